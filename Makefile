@@ -1,0 +1,76 @@
+# The commands of a working day. Each starts from a clean clone on a bare Debian: it installs what is missing.
+# How the variants are configured is in CMakePresets.json.
+JOBS ?= 2
+PREFIX ?= /usr/local
+PROG ?=
+CTEST ?= --progress
+
+export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
+export CTEST_PARALLEL_LEVEL = $(JOBS)
+
+help:
+	@echo "make try              runs a real program on glibc's malloc and on Folio: time, memory, page faults"
+	@echo "make try PROG='...'   the same for a program of yours"
+	@echo "make test             builds, then runs all tests (about ten minutes)"
+	@echo "make build            libfolio.so, libfolio.a, libfolio.o, libfolio-embed.so in build/"
+	@echo "make install          libraries, headers, CMake package, pkg-config files to PREFIX=$(PREFIX)"
+	@echo "make bench            the benchmarks, beside other allocators"
+	@echo "make sanitize         unit, stress and model tests under ThreadSanitizer, then AddressSanitizer and UBSan"
+	@echo "make clang            builds with clang, warnings as errors; unit tests"
+	@echo "make fuzz             the fuzz targets, some seconds each"
+	@echo "make cross            unit tests for aarch64, under qemu"
+	@echo "make musl             the library in static programs on musl"
+	@echo "make check            layering, documentation, tags, symbols, sizes, formatting, clang-tidy, ruff"
+	@echo "make format           formats the sources"
+
+build: bootstrap-build
+	@tools/preset.sh default libraries
+
+try: build
+	@python3 tools/try.py --lib build/libfolio.so $(if $(PROG),--prog '$(subst ','\'',$(PROG))') $(TRY)
+
+test: bootstrap-test
+	@tools/preset.sh default
+	@ctest --preset default $(CTEST)
+	@echo "Next: make try (a real program, timed), make sanitize, make help"
+
+bench: bootstrap-bench build
+	@python3 bench/run.py $(BENCH)
+
+install: build
+	@cmake --install build --prefix '$(PREFIX)' > build/install.log
+	@echo "installed under $(PREFIX); the list of files: build/install.log"
+
+sanitize: tsan asan
+
+tsan asan clang fuzz cross musl: %: bootstrap-%
+	@tools/preset.sh $*
+	@ctest --preset $* $(CTEST)
+
+check: check-house check-tidy check-shell
+
+check-house: bootstrap-check
+	@tools/preset.sh default
+	@ctest --preset default $(CTEST) -L house
+
+check-tidy: bootstrap-check bootstrap-clang
+	@cmake --preset clang > /dev/null
+	@python3 tests/house/tidy.py
+
+check-shell: bootstrap-check
+	@shellcheck tools/*.sh .ci/run
+	@echo "no problems under shellcheck"
+
+format: bootstrap-check
+	@python3 tests/house/format.py --fix
+	@python3 tests/house/ruff.py --fix
+
+bootstrap-%:
+	@tools/bootstrap.sh $*
+
+clean:
+	rm -rf build build-*
+
+.NOTPARALLEL:
+.PHONY: help build try test bench install sanitize tsan asan clang fuzz cross musl
+.PHONY: check check-house check-tidy check-shell format clean

@@ -1,0 +1,135 @@
+// super_server: a server whose object sizes span the whole range and whose objects die elsewhere.
+//
+// Source: SuperServer of Kuszmaul, "SuperMalloc", ISMM 2015, section 9. For each object coins are flipped until the
+// first head; after k flips (at least 4) it gets a size of 2^k to 2^(k+1)-1 bytes, so that each power of two has about
+// the same share of the bytes. The expected lifetime is proportional to the size, and a randomly chosen other thread
+// frees the object. Reported: throughput, peak memory, and the slowest malloc and free.
+//
+// Lifetimes without a calendar: each thread has, for each k, a number of slots proportional to 2^k times the share of k
+// among the objects. A new object replaces a random one of its k, so that one has lived, on average, for a number of
+// allocations proportional to its size. What is replaced goes to the mailbox of another thread: a list through the
+// objects themselves, pushed with one compare-and-swap and emptied with one exchange.
+//
+// Stresses: many sizes at once up to whole megabytes, remote frees, slow paths that happen rarely.
+
+#include <atomic>
+
+#include "bench.h"
+#include "histogram.h"
+
+namespace {
+
+using bench::Param;
+
+Param threads{"threads", 4, "threads (at least 2)"};
+Param ops{"ops", 8000000, "allocations in all"};
+Param max_power{"max_power", 22, "largest k (at most 30)"};
+Param slots{"slots", 32, "live objects a thread and k"};
+Param seed{"seed", 1, "of everything random"};
+
+constexpr size_t kMinPower = 4;
+// 15 of 16 objects have k = 4, each further k half as many as the one before: times 2^k, that is 15 against 1.
+constexpr size_t kMinPowerWeight = 15;
+constexpr size_t kDrainEvery = 16;
+
+struct Letter {
+  Letter *next;
+};
+
+struct alignas(128) Server {
+  alignas(128) std::atomic<Letter *> mailbox;
+  alignas(128) void **objects;  // the slots of k begin at `slots_before(k)`
+  bench::Histogram malloc_ns, free_ns;
+};
+
+size_t slots_of(size_t power) { return power == kMinPower ? slots * kMinPowerWeight : slots; }
+size_t slots_before(size_t power) { return power == kMinPower ? 0 : slots * (kMinPowerWeight + power - kMinPower - 1); }
+
+void post(Server *to, void *object) {
+  Letter *letter = static_cast<Letter *>(object);
+  letter->next = to->mailbox.load(std::memory_order_relaxed);
+  while (
+      !to->mailbox.compare_exchange_weak(letter->next, letter, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
+
+void drain(Server *own) {
+  if (own->mailbox.load(std::memory_order_relaxed) == nullptr) return;
+  Letter *letter = own->mailbox.exchange(nullptr, std::memory_order_acquire);
+  while (letter != nullptr) {
+    Letter *next = letter->next;
+    const uint64_t begin = bench::now_ns();
+    free(letter);
+    own->free_ns.record(bench::now_ns() - begin);
+    letter = next;
+  }
+}
+
+void serve(Server *servers, size_t index, uint64_t count) {
+  bench::Random random(seed * 1000 + index);
+  Server *own = &servers[index];
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t coins = random.next() >> 32 | uint64_t{1} << max_power;
+    size_t power = static_cast<size_t>(__builtin_ctzll(coins)) + 1;
+    if (power < kMinPower) power = kMinPower;
+    if (power > max_power) power = max_power;
+    const size_t size = (size_t{1} << power) + random.below(size_t{1} << power);
+    const uint64_t begin = bench::now_ns();
+    void *object = malloc(size);
+    own->malloc_ns.record(bench::now_ns() - begin);
+    if (object == nullptr) bench::die("malloc(%zu) failed", size);
+    bench::touch_pages(object, size);
+    void **slot = &own->objects[slots_before(power) + random.below(slots_of(power))];
+    void *replaced = *slot;
+    *slot = object;
+    if (replaced != nullptr) {
+      const size_t other = (index + 1 + random.below(threads - 1)) % threads;
+      post(&servers[other], replaced);
+    }
+    if (i % kDrainEvery == 0) drain(own);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  bench::parse(argc, argv, {&threads, &ops, &max_power, &slots, &seed});
+  if (threads < 2 || slots == 0 || max_power < 5 || max_power > 30)
+    bench::die("%s: threads is at least 2, slots at least 1, max_power 5 to 30", argv[0]);
+  Server *servers = bench::map_array<Server>(threads);
+  const size_t slots_each = slots_before(max_power + 1);
+  for (size_t i = 0; i < threads; ++i) servers[i].objects = bench::map_array<void *>(slots_each);
+  const uint64_t share = ops / threads;
+  bench::Barrier start(static_cast<unsigned>(threads + 1)), finish(static_cast<unsigned>(threads + 1));
+  bench::Threads workers(threads, [&](size_t i) {
+    start.wait();
+    serve(servers, i, share);
+    finish.wait();
+    drain(&servers[i]);
+    for (size_t s = 0; s < slots_each; ++s) free(servers[i].objects[s]);
+  });
+  start.wait();
+  const uint64_t begin = bench::now_ns();
+  finish.wait();
+  const double seconds = bench::seconds_since(begin);
+  workers.join();
+  uint64_t slowest_malloc = 0, slowest_free = 0;
+  double mean_malloc = 0, mean_free = 0;
+  for (size_t i = 0; i < threads; ++i) {
+    const Server &s = servers[i];
+    if (s.malloc_ns.max() > slowest_malloc) slowest_malloc = s.malloc_ns.max();
+    if (s.free_ns.max() > slowest_free) slowest_free = s.free_ns.max();
+    mean_malloc += s.malloc_ns.mean() / static_cast<double>(threads);
+    mean_free += s.free_ns.mean() / static_cast<double>(threads);
+  }
+  bench::Json("super_server")
+      .number("seconds", seconds)
+      .number("ops_per_second", static_cast<double>(share * threads) / seconds)
+      .param(threads)
+      .param(max_power)
+      .number("malloc_mean_ns", mean_malloc)
+      .number("free_mean_ns", mean_free)
+      .count("malloc_slowest_ns", slowest_malloc)
+      .count("free_slowest_ns", slowest_free)
+      .print();
+}

@@ -1,0 +1,128 @@
+# The artefacts. Every file of src is compiled twice: with initial-exec TLS, for what is loaded at start (folio_objects;
+# the override_*.cc files apart, so that tests can link the rest beside another malloc), and with the default TLS model
+# for what may be loaded later (folio_embed_objects).
+#
+#   folio_core    libfolio-core.a       no override; for the tests, which see hidden symbols
+#   folio_explore libfolio-explore.a    the same, with a hook at every atomic operation for the interleaving explorer
+#   folio_count   libfolio-count.a      the same, counting atomic read-modify-writes
+#   folio_shared  libfolio.so.0         override; preload and link
+#   folio_object  libfolio.o            override; one relocatable object, always linked whole
+#   folio_static  libfolio.a            that object as an archive
+#   folio_embed   libfolio-embed.so.0   no override; may be loaded by dlopen
+
+file(GLOB_RECURSE folio_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cc)
+set(folio_override_sources ${folio_sources})
+list(FILTER folio_override_sources INCLUDE REGEX "/src/api/override_[^/]*\\.cc$")
+list(REMOVE_ITEM folio_sources ${folio_override_sources})
+
+add_library(folio_objects OBJECT ${folio_sources})
+target_compile_options(folio_objects PRIVATE -ftls-model=initial-exec)
+target_link_libraries(folio_objects PRIVATE folio_flags)
+set_target_properties(folio_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+
+add_library(folio_core STATIC $<TARGET_OBJECTS:folio_objects>)
+set_target_properties(folio_core PROPERTIES OUTPUT_NAME folio-core)
+target_include_directories(folio_core PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_features(folio_core PUBLIC cxx_std_20)
+target_link_libraries(folio_core PUBLIC folio_sanitize Threads::Threads)
+
+foreach(variant explore count)
+  string(TOUPPER ${variant} define)
+  add_library(folio_${variant} STATIC EXCLUDE_FROM_ALL ${folio_sources})
+  set_target_properties(folio_${variant} PROPERTIES OUTPUT_NAME folio-${variant})
+  target_compile_definitions(folio_${variant} PUBLIC FOLIO_${define}=1)
+  target_include_directories(folio_${variant} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_compile_features(folio_${variant} PUBLIC cxx_std_20)
+  target_link_libraries(folio_${variant} PRIVATE folio_flags PUBLIC folio_sanitize Threads::Threads)
+endforeach()
+
+# A sanitizer brings its own malloc: only folio_core can stand beside it.
+if(FOLIO_SANITIZE)
+  return()
+endif()
+
+# The nothrow forms of operator new catch what a new-handler throws.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/api/override_new.cc PROPERTIES COMPILE_OPTIONS -fexceptions)
+
+add_library(folio_override_objects OBJECT ${folio_override_sources})
+target_compile_options(folio_override_objects PRIVATE -ftls-model=initial-exec)
+target_link_libraries(folio_override_objects PRIVATE folio_flags)
+set_target_properties(folio_override_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+
+add_library(folio_embed_objects OBJECT ${folio_sources})
+target_compile_definitions(folio_embed_objects PRIVATE FOLIO_EMBED=1)
+target_link_libraries(folio_embed_objects PRIVATE folio_flags)
+set_target_properties(folio_embed_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+
+# Linked by the C driver: the C++ driver would add libstdc++, and gcc has -nostdlib++ only from 13 on.
+function(folio_shared_library name output)
+  add_library(${name} SHARED ${ARGN})
+  set_target_properties(
+    ${name}
+    PROPERTIES OUTPUT_NAME ${output}
+               VERSION ${PROJECT_VERSION}
+               SOVERSION ${PROJECT_VERSION_MAJOR}
+               LINKER_LANGUAGE C
+               LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/folio.map)
+  target_link_options(
+    ${name}
+    PRIVATE
+    -Wl,--no-undefined
+    -Wl,--as-needed
+    -Wl,-Bsymbolic-functions
+    # Bound and sealed before the program starts; never unloaded, because threads hold its memory.
+    -Wl,-z,now,-z,relro,-z,nodelete,-z,noexecstack
+    -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/folio.map)
+  target_link_libraries(${name} PRIVATE Threads::Threads)
+  target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endfunction()
+
+# In the shared library alone, operator new looks for a C++ library that came late: a static link has none, and would
+# warn of dlopen.
+add_library(folio_new_shared OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc)
+target_compile_definitions(folio_new_shared PRIVATE FOLIO_SHARED=1)
+target_compile_options(folio_new_shared PRIVATE -ftls-model=initial-exec)
+target_link_libraries(folio_new_shared PRIVATE folio_flags)
+set_target_properties(folio_new_shared PROPERTIES POSITION_INDEPENDENT_CODE ON)
+set(folio_shared_override $<FILTER:$<TARGET_OBJECTS:folio_override_objects>,EXCLUDE,override_new>)
+folio_shared_library(folio_shared folio $<TARGET_OBJECTS:folio_objects> ${folio_shared_override}
+                     $<TARGET_OBJECTS:folio_new_shared>)
+folio_shared_library(folio_embed folio-embed $<TARGET_OBJECTS:folio_embed_objects>)
+set_target_properties(folio_shared PROPERTIES EXPORT_NAME folio)
+set_target_properties(folio_embed PROPERTIES EXPORT_NAME embed)
+# Where --as-needed is the default, a program that allocates only through other libraries would lose Folio silently.
+target_link_options(folio_shared INTERFACE LINKER:--no-as-needed)
+add_library(folio::folio ALIAS folio_shared)
+add_library(folio::embed ALIAS folio_embed)
+
+# One object holds the whole family, so a static link takes all of it or nothing, never a part beside the libc's own.
+# Its hidden symbols become local: the program cannot collide with them.
+set(folio_object_file ${PROJECT_BINARY_DIR}/libfolio.o)
+add_custom_command(
+  OUTPUT ${folio_object_file}
+  COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -Wl,--force-group-allocation -o ${folio_object_file}
+          $<TARGET_OBJECTS:folio_objects> $<TARGET_OBJECTS:folio_override_objects>
+  COMMAND ${CMAKE_OBJCOPY} --localize-hidden ${folio_object_file}
+  DEPENDS folio_objects folio_override_objects $<TARGET_OBJECTS:folio_objects> $<TARGET_OBJECTS:folio_override_objects>
+  COMMAND_EXPAND_LISTS VERBATIM
+  COMMENT "Linking relocatable object libfolio.o")
+add_custom_target(folio_object ALL DEPENDS ${folio_object_file})
+
+add_library(folio_static STATIC ${folio_object_file})
+set_source_files_properties(${folio_object_file} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+set_target_properties(folio_static PROPERTIES OUTPUT_NAME folio LINKER_LANGUAGE C EXPORT_NAME static)
+add_dependencies(folio_static folio_object)
+target_link_libraries(folio_static INTERFACE Threads::Threads)
+target_include_directories(folio_static INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+add_library(folio::static ALIAS folio_static)
+
+add_custom_target(libraries DEPENDS folio_shared folio_object folio_static folio_embed)
+
+# A link item, not an archive: it is linked even when only the libc calls malloc.
+add_library(folio_override INTERFACE)
+target_link_libraries(folio_override INTERFACE ${folio_object_file} Threads::Threads)
+target_include_directories(folio_override INTERFACE ${PROJECT_SOURCE_DIR}/include)
+add_dependencies(folio_override folio_object)
+add_library(folio::override ALIAS folio_override)

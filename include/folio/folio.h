@@ -1,0 +1,153 @@
+/* folio.h - the C interface of Folio, a malloc for 64-bit machines.
+ *
+ * Self-contained C11 (and C++). Every function may be called from any thread at any time, also while others
+ * allocate, fork or end; none may be called from a signal handler that interrupted an allocation, except where
+ * said. "Object" is what an allocation returns. Sizes are bytes. Unless said otherwise:
+ *   - an object of 16 bytes or more is 16-byte aligned, a smaller one 8-byte aligned;
+ *   - a size of 0 is served as a size of 1: a unique pointer that may be freed;
+ *   - a size over PTRDIFF_MAX, an overflowing product, or no memory: null, with errno ENOMEM, and everything that
+ *     was valid before stays valid.
+ * The names without a prefix (malloc, free, ...) that the override variants of the library define behave the same.
+ */
+#ifndef FOLIO_FOLIO_H
+#define FOLIO_FOLIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FOLIO_VERSION_MAJOR 0
+#define FOLIO_VERSION_MINOR 1
+#define FOLIO_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define FOLIO_API __attribute__((visibility("default")))
+#define FOLIO_NODISCARD __attribute__((warn_unused_result))
+#define FOLIO_MALLOC __attribute__((malloc))
+#else
+#define FOLIO_API
+#define FOLIO_NODISCARD
+#define FOLIO_MALLOC
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Allocation: ISO C (C11, C23), POSIX.1-2024 ------------------------------------------------------------ */
+
+/* At least `size` bytes, contents undefined. ISO C malloc. */
+FOLIO_API FOLIO_NODISCARD FOLIO_MALLOC void *folio_malloc(size_t size);
+
+/* An array of `count` elements of `size` bytes, all zero. ISO C calloc. */
+FOLIO_API FOLIO_NODISCARD FOLIO_MALLOC void *folio_calloc(size_t count, size_t size);
+
+/* Resizes `object` to at least `size` bytes, keeping the contents up to the smaller of both sizes; it may move.
+ * A null object is malloc(size). realloc(object, 0) frees the object and returns null, as glibc does; C23 leaves it
+ * undefined. On failure the object stays as it was. */
+FOLIO_API FOLIO_NODISCARD void *folio_realloc(void *object, size_t size);
+
+/* realloc(object, count * size), failing with ENOMEM when the product overflows. POSIX.1-2024. */
+FOLIO_API FOLIO_NODISCARD void *folio_reallocarray(void *object, size_t count, size_t size);
+
+/* Frees an object; null does nothing. errno is kept. Misuse is reported on stderr (docs/errors.md). */
+FOLIO_API void folio_free(void *object);
+
+/* C23: frees an object whose requested size the caller knows. A size that cannot belong to the object is misuse. */
+FOLIO_API void folio_free_sized(void *object, size_t size);
+FOLIO_API void folio_free_aligned_sized(void *object, size_t alignment, size_t size);
+
+/* `size` bytes at a multiple of `alignment`, a power of two (else null with EINVAL). ISO C17 aligned_alloc: the size
+ * need not be a multiple of the alignment. */
+FOLIO_API FOLIO_NODISCARD FOLIO_MALLOC void *folio_aligned_alloc(size_t alignment, size_t size);
+
+/* POSIX: stores the object in *out and returns 0, or returns EINVAL (alignment not a power of two and a multiple of
+ * sizeof(void *)) or ENOMEM, leaving *out and errno alone. */
+FOLIO_API FOLIO_NODISCARD int folio_posix_memalign(void **out, size_t alignment, size_t size);
+
+/* ---- More ways to allocate ------------------------------------------------------------------------------- */
+
+/* Like malloc, but all zero; like aligned_alloc, but all zero. */
+FOLIO_API FOLIO_NODISCARD FOLIO_MALLOC void *folio_zalloc(size_t size);
+FOLIO_API FOLIO_NODISCARD FOLIO_MALLOC void *folio_aligned_zalloc(size_t alignment, size_t size);
+
+/* realloc that keeps `alignment` when the object moves. The object may come from any Folio function. */
+FOLIO_API FOLIO_NODISCARD void *folio_aligned_realloc(void *object, size_t alignment, size_t size);
+
+/* Like realloc; the bytes between `old_size` (what the program last asked for) and `size` are zero. */
+FOLIO_API FOLIO_NODISCARD void *folio_rezalloc(void *object, size_t old_size, size_t size);
+
+/* Makes the object at least `size` bytes without moving it. True if it now is; false leaves it as it was. */
+FOLIO_API bool folio_expand(void *object, size_t size);
+
+/* ---- Questions ------------------------------------------------------------------------------------------- */
+
+/* The usable size that malloc(size) would have: the least that growing to it would cost. 0 for a refused size. */
+FOLIO_API size_t folio_good_size(size_t size);
+
+/* All bytes of the object that the program may use; 0 for null. */
+FOLIO_API size_t folio_usable_size(const void *object);
+
+/* True if the address lies in address space that Folio manages. Any address; never faults. */
+FOLIO_API bool folio_is_ours(const void *address);
+
+/* What an address is. Any address, also an interior one; constant time. */
+typedef struct folio_place {
+  void *base;         /* start of the object that holds the address */
+  size_t usable_size; /* its usable bytes, from base */
+  uint32_t bin;       /* its bin; 0 for a huge object */
+  bool taken;         /* false: the object is free (in no cache, not the program's) */
+} folio_place;
+
+/* Fills *place and returns true, or returns false for an address in no object of Folio. */
+FOLIO_API bool folio_locate(const void *address, folio_place *place);
+
+/* ---- Memory ---------------------------------------------------------------------------------------------- */
+
+/* Gives back to the kernel what can be given back now: the calling thread's cache, CPU caches, depot and all free
+ * pages. Returns the bytes given back. What other threads cache stays with them. */
+FOLIO_API size_t folio_collect(void);
+
+/* ---- Statistics ------------------------------------------------------------------------------------------ */
+
+/* A picture taken while others run: each figure is true of some recent moment, sums are not exact under load.
+ * All in bytes unless said. What is resident for objects is live + cached + fragmented + dirty, as far as it was
+ * touched. */
+typedef struct folio_stats {
+  size_t struct_size;     /* set by the caller to sizeof(folio_stats) */
+  size_t live;            /* in objects that the program holds, by bin size */
+  size_t cached;          /* in magazines: thread caches, CPU caches and depot */
+  size_t fragmented;      /* free, in folios that are partly taken (what may be resident) */
+  size_t dirty;           /* free, resident and waiting to be purged (estimate) */
+  size_t resident;        /* pages that may be resident, objects only, whole huge objects included (estimate) */
+  size_t huge_live;       /* part of live: in huge objects */
+  size_t metadata;        /* metadata region in use */
+  size_t reserved;        /* address space reserved for chunks and huge objects */
+  size_t chunks;          /* count: chunks opened */
+  size_t threads;         /* count: threads that have a thread cache */
+  uint64_t purged;        /* given back to the kernel since start */
+  uint64_t purge_calls;   /* count: madvise calls for it */
+  uint64_t busy_sections; /* count: tries of a CPU cache that found it busy */
+} folio_stats;
+
+/* Fills the first stats->struct_size bytes; false if struct_size is 0. */
+FOLIO_API bool folio_stats_get(folio_stats *stats);
+
+/* Writes the statistics as text (one screen) or as JSON (one object) through `write`, in pieces. */
+typedef void folio_write_fn(void *context, const char *text, size_t length);
+FOLIO_API void folio_stats_text(folio_write_fn *write, void *context);
+FOLIO_API void folio_stats_json(folio_write_fn *write, void *context);
+
+/* ---- Version and options --------------------------------------------------------------------------------- */
+
+/* "major.minor.patch", static. */
+FOLIO_API const char *folio_version(void);
+
+/* The value of an option (docs/options.md) as it is in force. True if there is one of that name. Enumerations are
+ * numbered from 0 in the order in which the documentation lists them; switches are 0 or 1. */
+FOLIO_API bool folio_option_get(const char *name, int64_t *value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,184 @@
+// folio.h: the C interface under its own names, in every variant of the library.
+#include <errno.h>
+#include <folio/folio.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "config/options.h"
+#include "core/clock.h"
+#include "core/free.h"
+#include "core/lifecycle.h"
+#include "core/malloc.h"
+#include "core/realloc.h"
+#include "diag/stats.h"
+#include "folio/bin.h"
+#include "os/os.h"
+#include "space/huge.h"
+
+#define FOLIO_TEXT_OF(x) #x
+#define FOLIO_TEXT(x) FOLIO_TEXT_OF(x)
+
+namespace folio {
+
+namespace {
+
+// Here, since core/ does not know diag/.
+[[gnu::constructor]] void print_when_exiting() {
+  start();
+  if (options.stats == kStatsExit) atexit(print_at_exit);
+}
+
+size_t copy_bytes(size_t theirs, size_t ours) { return theirs < ours ? theirs : ours; }
+
+}  // namespace
+
+}  // namespace folio
+
+using namespace folio;
+
+extern "C" {
+
+void* folio_malloc(size_t size) { return allocate(size); }
+void* folio_zalloc(size_t size) { return allocate_zeroed(size); }
+
+void* folio_calloc(size_t count, size_t size) {
+  size_t bytes;
+  if (__builtin_mul_overflow(count, size, &bytes)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  return allocate_zeroed(bytes);
+}
+
+void* folio_realloc(void* object, size_t size) { return reallocate(object, 1, size, "folio_realloc"); }
+
+void* folio_reallocarray(void* object, size_t count, size_t size) {
+  size_t bytes;
+  if (__builtin_mul_overflow(count, size, &bytes)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  return reallocate(object, 1, bytes, "folio_reallocarray");
+}
+
+void folio_free(void* object) { release(object, "folio_free"); }
+void folio_free_sized(void* object, size_t size) { release_sized(object, size, "folio_free_sized"); }
+void folio_free_aligned_sized(void* object, size_t, size_t size) {
+  release_aligned_sized(object, size, "folio_free_aligned_sized");
+}
+
+void* folio_aligned_alloc(size_t alignment, size_t size) {
+  if (!is_power_of_two(alignment)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return allocate_aligned(alignment, size, false);
+}
+
+void* folio_aligned_zalloc(size_t alignment, size_t size) {
+  if (!is_power_of_two(alignment)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return allocate_aligned(alignment, size, true);
+}
+
+void* folio_aligned_realloc(void* object, size_t alignment, size_t size) {
+  if (!is_power_of_two(alignment)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return reallocate(object, alignment, size, "folio_aligned_realloc");
+}
+
+int folio_posix_memalign(void** out, size_t alignment, size_t size) {
+  if (!is_power_of_two(alignment) || alignment % sizeof(void*) != 0) return EINVAL;
+  const int before = errno;
+  void* object = allocate_aligned(alignment, size, false);
+  errno = before;
+  if (object == nullptr) return ENOMEM;
+  *out = object;
+  return 0;
+}
+
+void* folio_rezalloc(void* object, size_t old_size, size_t size) {
+  void* resized = reallocate(object, 1, size, "folio_rezalloc");
+  if (object == nullptr) old_size = 0;
+  if (resized != nullptr && size > old_size) {
+    __builtin_memset(static_cast<char*>(resized) + old_size, 0, size - old_size);
+  }
+  return resized;
+}
+
+bool folio_expand(void* object, size_t size) { return size <= PTRDIFF_MAX && expand(object, size, "folio_expand"); }
+
+size_t folio_good_size(size_t size) {
+  if (size <= kObjectMost) {
+    const BinInfo& info = info_of(bin_of(size));
+    return info.size - (info.has_offset ? kLargeOffsetMost : 0);
+  }
+  return size > PTRDIFF_MAX ? 0 : round_up(size, os::page_bytes());
+}
+
+size_t folio_usable_size(const void* object) {
+  Extent extent;
+  return object != nullptr && find_extent(object, "folio_usable_size", &extent) ? extent.usable_bytes : 0;
+}
+
+bool folio_is_ours(const void* address) { return chunk_code(address) != kCodeNone; }
+
+bool folio_locate(const void* address, folio_place* place) {
+  const unsigned code = chunk_code(address);
+  if (code == kCodeNone) return false;
+  if (const HugeBlock* block = huge_at(address)) {
+    if (static_cast<const char*>(address) >= block->base + block->usable_bytes) return false;
+    // Relaxed: a question about a moment.
+    *place = {block->base, block->usable_bytes, 0, block->state.load(order::relaxed) == kHugeLive};
+    return true;
+  }
+  const Place found = place_of(address);
+  if (found.descriptor == nullptr || static_cast<const char*>(address) < found.base) return false;
+  *place = {found.base, static_cast<size_t>(found.slot_end - found.base), code, found.taken()};
+  return true;
+}
+
+size_t folio_collect(void) { return clock_collect("folio_collect"); }
+
+bool folio_stats_get(folio_stats* stats) {
+  if (stats->struct_size == 0) return false;
+  const Totals t = totals();
+  folio_stats all;
+  all.struct_size = stats->struct_size;
+  all.live = t.live;
+  all.cached = t.cached;
+  all.fragmented = t.fragmented;
+  all.dirty = t.dirty;
+  all.resident = t.resident;
+  all.huge_live = t.huge_live;
+  all.metadata = t.metadata;
+  all.reserved = t.reserved;
+  all.chunks = t.chunks;
+  all.threads = t.threads;
+  all.purged = t.purged;
+  all.purge_calls = t.purge_calls;
+  all.busy_sections = t.busy_sections;
+  __builtin_memcpy(stats, &all, copy_bytes(stats->struct_size, sizeof all));
+  return true;
+}
+
+void folio_stats_text(folio_write_fn* write, void* context) { write_text(write, context); }
+void folio_stats_json(folio_write_fn* write, void* context) { write_json(write, context); }
+
+const char* folio_version(void) {
+  return FOLIO_TEXT(FOLIO_VERSION_MAJOR) "." FOLIO_TEXT(FOLIO_VERSION_MINOR) "." FOLIO_TEXT(FOLIO_VERSION_PATCH);
+}
+
+bool folio_option_get(const char* name, int64_t* value) {
+  start();
+  const OptionRow* row = find_option(name, __builtin_strlen(name));
+  if (row == nullptr) return false;
+  *value = options.*row->field;
+  return true;
+}
+
+}  // extern "C"

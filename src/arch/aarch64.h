@@ -1,0 +1,51 @@
+// aarch64 (AAPCS64, Linux). Included through arch/arch.h only.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/atomic.h"
+
+namespace folio::arch {
+
+inline constexpr unsigned kAddressBits = 48;
+
+FOLIO_INLINE void pause() { asm volatile("yield"); }
+FOLIO_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 1, 3); }
+
+FOLIO_INLINE char* thread_pointer() { return static_cast<char*>(__builtin_thread_pointer()); }
+
+FOLIO_INLINE long syscall6(long n, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+  register long x8 asm("x8") = n;
+  register long x0 asm("x0") = a;
+  register long x1 asm("x1") = b;
+  register long x2 asm("x2") = c;
+  register long x3 asm("x3") = d;
+  register long x4 asm("x4") = e;
+  register long x5 asm("x5") = f;
+  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+  return x0;
+}
+
+// The compiler's own access to the tops is as good as any.
+class ThreadTop {
+ public:
+  static constexpr bool kHas = false;
+  explicit ThreadTop(unsigned) {}
+  void** load() const { return nullptr; }
+  void step_down() const {}
+  void step_up() const {}
+};
+
+// No transactions: Arm's TME never reached a processor that Linux supports.
+struct Transaction {
+  static constexpr unsigned kStarted = ~0u;
+  static constexpr unsigned kExplicit = 1u << 0;
+  static constexpr unsigned kMayRetry = 1u << 1;
+
+  static bool has() { return false; }
+  FOLIO_INLINE static unsigned begin() { return 0; }
+  FOLIO_INLINE static void commit() {}
+  FOLIO_INLINE static void abort() {}
+};
+
+}  // namespace folio::arch

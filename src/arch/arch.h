@@ -1,0 +1,19 @@
+// What differs between processors, behind one set of names (namespace arch). The only includer of the files beside it.
+//
+// Each of them provides:
+//   kAddressBits                          user addresses are below 2^kAddressBits
+//   pause(), prefetch(address)            hints; prefetch for writing
+//   thread_pointer()                      base of the thread's TLS, for the rseq area
+//   syscall6(n, a...)                     the raw system call: result or -errno; errno itself is never touched
+//   ThreadTop                             kHas: it has a shorter way to a thread's top than the compiler; load(),
+//                                         step_up(), step_down()
+//   Transaction                           hardware transactional memory: has(), begin(), commit(), abort()
+#pragma once
+
+#if defined(__x86_64__)
+#include "arch/x86_64.h"
+#elif defined(__aarch64__)
+#include "arch/aarch64.h"
+#else
+#error "Folio runs on x86-64 and aarch64"
+#endif

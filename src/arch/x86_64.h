@@ -1,0 +1,98 @@
+// x86-64 (System V ABI). Included through arch/arch.h only.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/atomic.h"
+
+namespace folio::arch {
+
+inline constexpr unsigned kAddressBits = 47;
+
+FOLIO_INLINE void pause() { __builtin_ia32_pause(); }
+// For writing. Spelled out: the builtin falls back to a prefetch for reading unless a newer processor is promised;
+// those without the instruction take it as a no-op.
+FOLIO_INLINE void prefetch(const void* address) {
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
+}
+
+FOLIO_INLINE char* thread_pointer() {
+  char* base;
+  asm("movq %%fs:0, %0" : "=r"(base));
+  return base;
+}
+
+FOLIO_INLINE long syscall6(long n, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+  long result;
+  register long r10 asm("r10") = d;
+  register long r8 asm("r8") = e;
+  register long r9 asm("r9") = f;
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  return result;
+}
+
+// One element of folio_thread_tops, the thread-local array of tops (cache/thread_cache.h), by its index.
+//
+// Written in assembly because a compiler that keeps the address for the second access spends three instructions on it,
+// where %fs with base and index costs none, and because a step on memory saves one more: 11 and 13 instructions for
+// malloc and free instead of 14 and 16. Same latency: load, add and store through one address either way. "memory"
+// keeps the order with the slow paths, which use the array by its C++ name.
+class ThreadTop {
+ public:
+  static constexpr bool kHas =
+#if defined(FOLIO_EMBED)
+      false;  // may be loaded by dlopen, so its TLS has no fixed offset
+#else
+      true;
+#endif
+
+  FOLIO_INLINE explicit ThreadTop(unsigned code) : code_(code) {
+    asm("movq folio_thread_tops@gottpoff(%%rip), %0" : "=r"(base_));
+  }
+  FOLIO_INLINE void** load() const {
+    void** top;
+    asm volatile("movq %%fs:(%1,%2,8), %0" : "=r"(top) : "r"(base_), "r"(code_) : "memory");
+    return top;
+  }
+  FOLIO_INLINE void step_down() const {
+    asm volatile("subq $8, %%fs:(%0,%1,8)" : : "r"(base_), "r"(code_) : "memory", "cc");
+  }
+  FOLIO_INLINE void step_up() const {
+    asm volatile("addq $8, %%fs:(%0,%1,8)" : : "r"(base_), "r"(code_) : "memory", "cc");
+  }
+
+ private:
+  uint64_t base_;
+  uint64_t code_;
+};
+
+// Restricted transactional memory (Intel RTM). Written as bytes so that no compiler flag is needed; has() decides at
+// run time, also against processors whose microcode makes every transaction abort.
+struct Transaction {
+  static constexpr unsigned kStarted = ~0u;
+  static constexpr unsigned kExplicit = 1u << 0;
+  static constexpr unsigned kMayRetry = 1u << 1;
+
+  static bool has() {
+    uint32_t a = 7, b, c = 0, d;
+    uint32_t most = 0, b0, c0, d0;
+    asm("cpuid" : "+a"(most), "=b"(b0), "=c"(c0), "=d"(d0));
+    if (most < 7) return false;
+    asm("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    constexpr uint32_t kRtm = 1u << 11, kAlwaysAborts = 1u << 11;
+    return (b & kRtm) != 0 && (d & kAlwaysAborts) == 0;
+  }
+  // kStarted, or why the transaction that was begun here aborted.
+  FOLIO_INLINE static unsigned begin() {
+    unsigned status = kStarted;
+    asm volatile(".byte 0xc7,0xf8; .long 0" : "+a"(status) : : "memory");  // xbegin to the next instruction
+    return status;
+  }
+  FOLIO_INLINE static void commit() { asm volatile(".byte 0x0f,0x01,0xd5" : : : "memory"); }  // xend
+  FOLIO_INLINE static void abort() { asm volatile(".byte 0xc6,0xf8,0x01" : : : "memory"); }   // xabort 1
+};
+
+}  // namespace folio::arch

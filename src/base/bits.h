@@ -1,0 +1,40 @@
+// Arithmetic on words and sizes: pure, constexpr, no state. Called by every layer.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace folio {
+
+// Written out: without -mpopcnt the builtin is a call into libgcc that looks eight bytes up in a table.
+constexpr unsigned popcount(uint64_t x) {
+  x -= (x >> 1) & 0x5555555555555555u;
+  x = (x & 0x3333333333333333u) + ((x >> 2) & 0x3333333333333333u);
+  x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fu;
+  return static_cast<unsigned>((x * 0x0101010101010101u) >> 56);
+}
+
+// Index of the lowest or highest set bit; x is not 0.
+constexpr unsigned lowest_bit(uint64_t x) { return static_cast<unsigned>(__builtin_ctzll(x)); }
+constexpr unsigned highest_bit(uint64_t x) { return 63u - static_cast<unsigned>(__builtin_clzll(x)); }
+
+// The `n` lowest set bits of x (all of them if it has no more).
+constexpr uint64_t lowest_bits(uint64_t x, unsigned n) {
+  if (n >= 64) return x;
+  uint64_t rest = x;
+  for (unsigned i = 0; i < n && rest != 0; ++i) rest &= rest - 1;
+  return x ^ rest;
+}
+
+// The n lowest bits set, n from 0 to 64.
+constexpr uint64_t low_mask(unsigned n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
+
+// `alignment` is a power of two.
+constexpr size_t round_up(size_t x, size_t alignment) { return (x + alignment - 1) & ~(alignment - 1); }
+constexpr size_t round_down(size_t x, size_t alignment) { return x & ~(alignment - 1); }
+constexpr bool is_power_of_two(size_t x) { return x != 0 && (x & (x - 1)) == 0; }
+
+// The least k with 2^k >= x, x at least 1.
+constexpr unsigned log2_ceil(uint64_t x) { return x <= 1 ? 0 : highest_bit(x - 1) + 1; }
+
+}  // namespace folio

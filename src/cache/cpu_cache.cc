@@ -1,0 +1,270 @@
+#include "cache/cpu_cache.h"
+
+#include "cache/depot.h"
+#include "config/options.h"
+#include "os/os.h"
+#include "space/metadata.h"
+
+namespace folio {
+
+constinit Atomic<CpuCache*> cpu_caches[kCpusMost];
+
+namespace {
+
+// 0: not asked yet, 1: no, 2: yes.
+constinit Atomic<int> transactions{0};
+
+bool use_transactions() {
+  int known = transactions.load(order::relaxed);  // relaxed: every thread computes the same
+  if (known == 0) {
+    known = arch::Transaction::has() ? 2 : 1;
+    transactions.store(known, order::relaxed);  // relaxed: as above
+  }
+  return known == 2;
+}
+
+CpuCache* make_cache(Atomic<CpuCache*>& entry) {
+  auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
+  CpuCache* found = nullptr;
+  // [cpu-cache] acq_rel: publishes nothing but zeros; the loser of a race loses its 2 KiB.
+  return fresh == nullptr || entry.compare_exchange(found, fresh, order::acq_rel) ? fresh : found;
+}
+
+CpuCache* current_cache() {
+  if (options.cpu_cache == 0) return nullptr;
+  Atomic<CpuCache*>& entry = cpu_caches[os::cpu() % kCpusMost];
+  CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+  return cache != nullptr ? cache : make_cache(entry);
+}
+
+void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
+
+// ---- Inside the section ----
+
+void add(CpuCache& cache, BinId bin, Magazine* magazine) {
+  CpuList& list = cache.lists[index(bin)];
+  const unsigned objects = magazine->count();
+  magazine->set_next(list.top());
+  list.set_top(magazine);
+  list.magazines = static_cast<uint16_t>(list.magazines + 1);
+  list.add_objects(objects);
+  list.idle = 0;
+  cache.bytes += uint64_t{objects} * info_of(bin).size;
+}
+
+Magazine* remove(CpuCache& cache, BinId bin) {
+  CpuList& list = cache.lists[index(bin)];
+  Magazine* magazine = list.top();
+  if (magazine == nullptr) return nullptr;
+  const unsigned objects = magazine->count();
+  list.set_top(magazine->next());
+  list.magazines = static_cast<uint16_t>(list.magazines - 1);
+  list.add_objects(-objects);
+  list.idle = 0;
+  cache.bytes -= uint64_t{objects} * info_of(bin).size;
+  return magazine;
+}
+
+// Copies a small magazine's objects into the one that waits first, if they fit.
+bool merge(CpuCache& cache, BinId bin, Magazine* magazine) {
+  CpuList& list = cache.lists[index(bin)];
+  const unsigned n = magazine->count();
+  Magazine* const first = list.top();
+  if (first == nullptr || n >= kWholeLeast || first->count() + n > info_of(bin).magazine_most) return false;
+  first->take_from(magazine, n);
+  list.add_objects(n);
+  list.idle = 0;
+  cache.bytes += uint64_t{n} * info_of(bin).size;
+  return true;
+}
+
+// As cpu_cache_get, from this cache alone.
+Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into) {
+  CpuList& list = cache.lists[index(bin)];
+  Magazine* const first = list.top();
+  if (first == nullptr || want >= kWholeLeast || first->count() <= want) return remove(cache, bin);
+  first->give_to(into, want);
+  list.add_objects(-want);
+  list.idle = 0;
+  cache.bytes -= uint64_t{want} * info_of(bin).size;
+  return into;
+}
+
+Magazine* remove_all(CpuCache& cache, BinId bin) {
+  CpuList& list = cache.lists[index(bin)];
+  Magazine* bundle = list.top();
+  if (bundle == nullptr) return nullptr;
+  bundle->set_bundle_length(list.magazines);
+  cache.bytes -= uint64_t{list.objects.load(order::relaxed)} * info_of(bin).size;  // relaxed: inside the section
+  list.clear();
+  return bundle;
+}
+
+// Outside the section: for a prefetch only.
+Magazine* next_first(CpuCache& cache, BinId bin) { return cache.lists[index(bin)].top(); }
+
+}  // namespace
+
+Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
+  CpuCache* cache = current_cache();
+  Magazine* bundle = nullptr;
+  bool merged = false;
+  const unsigned most = bundle_most(bin);
+  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
+  magazine->set_capacity(kMagazineObjects);
+  const bool ran = cache != nullptr && cache->section.run(use_transactions(), [&] {
+    merged = merge(*cache, bin, magazine);
+    if (!merged) add(*cache, bin, magazine);
+    if (cache->lists[index(bin)].magazines > most || cache->bytes > budget) bundle = remove_all(*cache, bin);
+  });
+  if (!ran) {
+    if (cache != nullptr) count_busy(*cache);
+    magazine->set_next(nullptr);
+    magazine->set_bundle_length(1);
+    bundle = magazine;
+  }
+  if (bundle != nullptr) depot_push(bin, bundle, function);
+  return merged ? magazine : nullptr;
+}
+
+Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
+  CpuCache* cache = current_cache();
+  Magazine* magazine = nullptr;
+  if (cache != nullptr &&
+      !cache->section.run(use_transactions(), [&] { magazine = remove_some(*cache, bin, want, into); })) {
+    count_busy(*cache);
+  }
+  if (magazine != nullptr) {
+    // The one after it comes from another core's cache: it is fetched while this one is used up.
+    if (Magazine* after = next_first(*cache, bin)) after->prefetch();
+    return magazine;
+  }
+  Magazine* bundle = depot_pop(bin);
+  if (bundle == nullptr) return nullptr;
+  // A bundle goes into the cache, as far as its budget reaches, and is served from there; where that is busy, its first
+  // magazine, or as much of it as is wanted, is the answer. What is left goes back to the depot.
+  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
+  unsigned length = bundle->bundle_length();
+  Magazine* rest = bundle;
+  const bool ran = cache != nullptr && cache->section.run(use_transactions(), [&] {
+    do {
+      Magazine* const next = rest->next();
+      add(*cache, bin, rest);
+      rest = next;
+      --length;
+    } while (rest != nullptr && cache->bytes <= budget);
+    magazine = remove_some(*cache, bin, want, into);
+  });
+  if (!ran) {
+    if (cache != nullptr) count_busy(*cache);
+    if (want < kWholeLeast && bundle->count() > want) {
+      bundle->give_to(into, want);
+      magazine = into;
+      rest = bundle;
+    } else {
+      magazine = bundle;
+      rest = bundle->next();
+      --length;
+    }
+  }
+  if (rest != nullptr) {
+    rest->set_bundle_length(length);
+    depot_push(bin, rest, "free");
+  }
+  return magazine;
+}
+
+void* cpu_cache_pop_one(BinId bin, Magazine** emptied) {
+  CpuCache* cache = current_cache();
+  void* object = nullptr;
+  *emptied = nullptr;
+  if (cache == nullptr) return nullptr;
+  const bool ran = cache->section.run(use_transactions(), [&] {
+    CpuList& list = cache->lists[index(bin)];
+    Magazine* const first = list.top();
+    if (first == nullptr) return;
+    Slot* const top = first->top();
+    object = *top;
+    first->park(top + 1);
+    list.add_objects(-1u);
+    cache->bytes -= info_of(bin).size;
+    list.idle = 0;
+    if (first->count() == 0) *emptied = remove(*cache, bin);
+  });
+  if (!ran) count_busy(*cache);
+  return object;
+}
+
+bool cpu_cache_push_one(BinId bin, void* object) {
+  CpuCache* cache = current_cache();
+  bool pushed = false;
+  if (cache == nullptr) return false;
+  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
+  const bool ran = cache->section.run(use_transactions(), [&] {
+    CpuList& list = cache->lists[index(bin)];
+    Magazine* const first = list.top();
+    if (first == nullptr || first->count() >= info_of(bin).magazine_most || cache->bytes > budget) return;
+    Slot* const top = first->top() - 1;
+    *top = object;
+    first->park(top);
+    list.add_objects(1);
+    cache->bytes += info_of(bin).size;
+    list.idle = 0;
+    pushed = true;
+  });
+  if (!ran) count_busy(*cache);
+  return pushed;
+}
+
+unsigned cpu_caches_trim(bool all) {
+  unsigned drained = 0;
+  for (auto& entry : cpu_caches) {
+    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    if (cache == nullptr) continue;
+    for (unsigned i = 1; i < kBins; ++i) {
+      Magazine* bundle = nullptr;
+      cache->section.run(false, [&] {
+        CpuList& list = cache->lists[i];
+        if (list.top() == nullptr) return;
+        if (all || ++list.idle >= 3) bundle = remove_all(*cache, bin_id(i));
+      });
+      for (Magazine* next = nullptr; bundle != nullptr; bundle = next) {
+        next = bundle->next();
+        magazine_drain(bin_id(i), bundle, "free");
+        ++drained;
+      }
+    }
+  }
+  return drained;
+}
+
+void cpu_caches_after_fork() {
+  for (auto& entry : cpu_caches) {
+    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    if (cache == nullptr || !cache->section.held()) continue;
+    // Its lists may be half changed. Losing what they hold, at most the budget, beats mending what cannot be checked.
+    cache->bytes = 0;
+    for (CpuList& list : cache->lists) list.clear();
+    cache->section.forget_holder();
+  }
+}
+
+uint64_t cpu_caches_objects(BinId bin) {
+  uint64_t objects = 0;
+  for (auto& entry : cpu_caches) {
+    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    if (cache != nullptr) objects += cache->lists[index(bin)].objects.load(order::relaxed);  // relaxed: a statistic
+  }
+  return objects;
+}
+
+uint64_t cpu_caches_busy() {
+  uint64_t busy = 0;
+  for (auto& entry : cpu_caches) {
+    CpuCache* cache = entry.load(order::acquire);                    // [cpu-cache] acquire: pairs with make_cache
+    if (cache != nullptr) busy += cache->busy.load(order::relaxed);  // relaxed: a statistic
+  }
+  return busy;
+}
+
+}  // namespace folio

@@ -1,0 +1,74 @@
+// CPU caches: for each CPU, lists of magazines by bin, about a level-2 cache worth of objects. What
+// one thread frees another that runs on the same CPU takes, while it is in that CPU's cache.
+//
+// Guarded by a section that is tried, never waited for (sync/try_section.h). Busy, which takes a thread that was
+// preempted inside, means that the caller goes to the depot.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cache/magazine.h"
+#include "sync/try_section.h"
+
+namespace folio {
+
+inline constexpr unsigned kCpusMost = 1024;  // further ones share
+
+// Changed inside the section only; the atomic ones are also read outside, for a prefetch and for statistics (relaxed).
+struct CpuList {
+  Atomic<Magazine*> first;
+  uint16_t magazines;
+  uint16_t idle;             // trims since it was last used
+  Atomic<uint32_t> objects;  // in its magazines
+
+  // Relaxed throughout: the section orders them.
+  Magazine* top() const { return first.load(order::relaxed); }
+  void set_top(Magazine* magazine) { first.store(magazine, order::relaxed); }
+  void add_objects(uint32_t n) { objects.store(objects.load(order::relaxed) + n, order::relaxed); }
+  void clear() {
+    set_top(nullptr);
+    magazines = idle = 0;
+    objects.store(0, order::relaxed);  // relaxed: as above
+  }
+};
+
+struct alignas(64) CpuCache {
+  TrySection section;
+  Atomic<uint64_t> busy;       // tries that found the section held: written outside it
+  alignas(64) uint64_t bytes;  // of objects in all lists; this and what follows: inside the section only
+  CpuList lists[kBins];
+};
+extern Atomic<CpuCache*> cpu_caches[kCpusMost];
+
+// From this many objects on a magazine is passed on whole; fewer are copied into or out of one that waits, so that
+// caches and depot hold full magazines and a thread with little room gets no more than it has room for.
+inline constexpr unsigned kWholeLeast = kMagazineObjects / 2;
+
+// Hands a waiting, non-empty magazine on: to the CPU cache, or from there as part of a bundle to the depot. Misuse
+// found when something is drained is reported as of `function`. Returns the magazine if it came back empty, else null.
+Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function);
+
+// A waiting magazine with objects from the CPU cache or the depot: up to `want` of them in `into`, which is empty, or,
+// where `want` is at least kWholeLeast or not less than it holds, a whole one. Null if there is none. `into` may be
+// null where whole ones are wanted; it stays the caller's unless it is what is returned.
+Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into);
+
+// One object, for threads that do not cache the bin. Null if there is none here, or it is busy. *emptied: a magazine
+// that this used up, the caller's now, or null.
+void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
+
+// False if no magazine here has room for it, or it is busy.
+bool cpu_cache_push_one(BinId bin, void* object);
+
+// Drains the lists that nobody has used since the call before the last one, or everything. Returns magazines drained.
+unsigned cpu_caches_trim(bool all);
+
+// In the child of a fork: sections that were held are emptied, their objects lost.
+void cpu_caches_after_fork();
+
+// For statistics, read without a section: estimates under load.
+uint64_t cpu_caches_objects(BinId bin);
+uint64_t cpu_caches_busy();
+
+}  // namespace folio

@@ -1,0 +1,60 @@
+#include "cache/magazine.h"
+
+#include "folio/bin.h"
+#include "space/metadata.h"
+
+namespace folio {
+
+namespace {
+
+constinit MagazineStack pool;                     // of lists
+constexpr unsigned kPageMagazines = kEmptyBatch;  // one page
+
+}  // namespace
+
+void Magazine::set_capacity(unsigned capacity) {
+  const unsigned n = count();
+  if (bottom() == capacity) return;
+  Slot* const source = top();
+  Slot* const target = slot(capacity - n);
+  __builtin_memmove(target, source, n * sizeof(Slot));
+  format(capacity);
+  park(target);
+}
+
+void Magazine::take_from(Magazine* from, unsigned n) {
+  Slot* const source = from->top();
+  Slot* const target = top() - n;
+  for (unsigned i = 0; i < n; ++i) target[i] = source[i];
+  from->park(source + n);
+  park(target);
+}
+
+void Magazine::give_to(Magazine* to, unsigned n) {
+  Slot* const source = top();
+  to->format(n);
+  for (unsigned i = 0; i < n; ++i) *to->slot(i) = source[i];
+  to->park(to->slot(0));
+  park(source + n);
+}
+
+Magazine* magazines_get() {
+  Magazine* list = pool.pop();
+  if (list == nullptr) {
+    list = static_cast<Magazine*>(metadata_alloc(kPageMagazines * kMagazineBytes, kMagazineBytes));
+    if (list == nullptr) return nullptr;
+    for (unsigned i = 0; i + 1 < kPageMagazines; ++i) list[i].set_next(list + i + 1);
+  }
+  list->forget_stack_link();
+  return list;
+}
+
+void magazines_put(Magazine* list) { pool.push(list); }
+
+void magazine_drain(BinId bin, Magazine* magazine, const char* function) {
+  give_objects(bin, magazine->top(), magazine->count(), function);
+  magazine->set_next(nullptr);
+  magazines_put(magazine);
+}
+
+}  // namespace folio

@@ -1,0 +1,113 @@
+// Magazine: a 512-byte aligned block of pointers to free objects of one bin. What the caches hold and pass on: a full
+// one carries up to 62 frees from one thread to another for an atomic instruction or two, and none of the objects is
+// touched.
+//
+//   slot    0        top             bottom        62           63
+//         | free ... | object ... object | null | ... | stack link | header |
+//
+// Objects fill it downward from the bottom slot, which holds null; bottom is 1 to 62 and sets the capacity. The thread
+// that uses a magazine keeps a pointer to its top slot (thread_cache.h), whose low 9 bits say "full" by being 0 and
+// whose slot says "empty" by being null. Where bottom is 62 its null is the stack link at rest.
+//
+//   header   | bundle length : 8 | bottom : 8 | next magazine >> 9 << 9, with the top's index below : 48 |
+//
+// `next` and the top's index are valid while the magazine waits (in a cache, a bundle or the depot); bottom always.
+// Bundle: magazines linked through `next`, moved as one; its length stands in its first one.
+//
+// Who may touch it: its owner, a thread or a try-section; while it waits in the depot, the stack's protocol. Never
+// unmapped.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "arch/arch.h"
+#include "base/atomic.h"
+#include "config/size_classes.h"
+#include "sync/tagged_stack.h"
+
+namespace folio {
+
+inline constexpr size_t kMagazineBytes = 512;
+inline constexpr unsigned kMagazineSlots = kMagazineBytes / sizeof(void*);
+inline constexpr unsigned kMagazineShift = 9;
+
+// Slots are read as pointers to objects by the fast path whatever lies in them.
+typedef void* __attribute__((may_alias)) Slot;
+
+class Magazine {
+ public:
+  Slot* slot(unsigned i) { return reinterpret_cast<Slot*>(this) + i; }
+  static Magazine* of(Slot* top) {
+    return reinterpret_cast<Magazine*>(reinterpret_cast<uintptr_t>(top) & ~(kMagazineBytes - 1));
+  }
+
+  void prefetch() const {
+    for (size_t line = 0; line < kMagazineBytes; line += 64) arch::prefetch(reinterpret_cast<const char*>(this) + line);
+  }
+
+  // Makes it empty with room for `capacity` objects (1 to 62); returns its top.
+  Slot* format(unsigned capacity) {
+    if (capacity == kMagazineObjects) {
+      forget_stack_link();  // atomic: a pop that was overtaken may still read it
+    } else {
+      *slot(capacity) = nullptr;
+    }
+    set_header(uint64_t{capacity} << kBottomShift);
+    return slot(capacity);
+  }
+
+  // While it waits; the links stay.
+  void park(Slot* top) {
+    set_header((header() & ~uint64_t{kMagazineBytes - 1}) |
+               (reinterpret_cast<uintptr_t>(top) % kMagazineBytes / sizeof(void*)));
+  }
+  Slot* top() { return slot(static_cast<unsigned>(header() % kMagazineBytes)); }
+  unsigned bottom() const { return static_cast<unsigned>(header() >> kBottomShift & 0xff); }
+  unsigned count() const { return bottom() - static_cast<unsigned>(header() % kMagazineBytes); }
+
+  // While it waits: moves its objects so that it has room for `capacity` in all, at least what it holds.
+  void set_capacity(unsigned capacity);
+  // While both wait, this one with a capacity of kMagazineObjects: takes the `n` top objects of `from`, or gives its
+  // own `n` top ones to `to`, which is empty and gets a capacity of n.
+  void take_from(Magazine* from, unsigned n);
+  void give_to(Magazine* to, unsigned n);
+
+  Magazine* next() const { return reinterpret_cast<Magazine*>(header() & kNextMask); }
+  void set_next(Magazine* next) { set_header((header() & ~kNextMask) | reinterpret_cast<uintptr_t>(next)); }
+  unsigned bundle_length() const { return static_cast<unsigned>(header() >> kLengthShift); }
+  void set_bundle_length(unsigned n) {
+    set_header((header() & ~(uint64_t{0xff} << kLengthShift)) | uint64_t{n} << kLengthShift);
+  }
+
+  Atomic<Magazine*>& stack_link() { return stack_link_; }
+  // relaxed: owned; it is a bottom's null again
+  void forget_stack_link() { stack_link_.store(nullptr, order::relaxed); }
+
+ private:
+  static constexpr unsigned kLengthShift = 56, kBottomShift = 48;
+  static constexpr uint64_t kNextMask = ((uint64_t{1} << 48) - 1) & ~uint64_t{kMagazineBytes - 1};
+
+  // Relaxed: written by the owner only, and published with the magazine.
+  uint64_t header() const { return header_.load(order::relaxed); }
+  void set_header(uint64_t word) { header_.store(word, order::relaxed); }
+
+  [[maybe_unused]] void* objects_[kMagazineSlots - 2];
+  Atomic<Magazine*> stack_link_;
+  Atomic<uint64_t> header_;
+};
+static_assert(sizeof(Magazine) == kMagazineBytes);
+static_assert(kMagazineObjects == kMagazineSlots - 2);
+
+using MagazineStack = TaggedStack<Magazine, kMagazineShift>;
+
+// Empty magazines, from a pool that grows by a page at a time, in lists through `next` of up to kEmptyBatch. Null if
+// there is no memory.
+inline constexpr unsigned kEmptyBatch = 8;
+Magazine* magazines_get();
+void magazines_put(Magazine* list);
+
+// Gives the objects of a waiting magazine back to their folios and the magazine to the pool.
+void magazine_drain(BinId bin, Magazine* magazine, const char* function);
+
+}  // namespace folio

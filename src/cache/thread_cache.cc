@@ -1,0 +1,492 @@
+// refill:    spare -> CPU cache -> depot -> folios
+// overflow:  spare -> CPU cache -> depot -> folios
+#include "cache/thread_cache.h"
+
+#include "cache/cpu_cache.h"
+#include "cache/depot.h"
+#include "cache/screen.h"
+#include "config/options.h"
+#include "folio/bin.h"
+#include "os/os.h"
+#include "space/chunk_table.h"
+#include "space/metadata.h"
+
+namespace folio {
+
+// Never written: a magazine that is empty and full at once.
+alignas(kMagazineBytes) constinit Slot closed_slots[kMagazineSlots] = {};
+
+constinit Atomic<ThreadCache*> all_thread_caches{nullptr};
+
+namespace {
+
+constexpr ThreadTops all_closed() {
+  ThreadTops tops{};
+  for (Slot*& top : tops.top) top = closed_slots;
+  return tops;
+}
+
+constinit TaggedStack<ThreadCache, 6> idle_caches;
+constinit Atomic<unsigned> threads{0};
+alignas(64) constinit Atomic<int64_t> pool_claimed{0};
+
+constexpr int64_t kClaimBytes = 64 * 1024;
+constexpr unsigned kSweepCalls = 1024;
+constexpr unsigned kSpareLeast = kWholeLeast;  // a smaller magazine grows instead of having a spare
+constexpr unsigned kEmptiesMost = kEmptyBatch + kEmptyBatch / 2;
+
+// ---- Empty magazines ----
+
+Magazine* get_empty(ThreadCache& c) {
+  if (c.empties == nullptr) {
+    c.empties = magazines_get();
+    for (Magazine* m = c.empties; m != nullptr; m = m->next()) ++c.empty_count;
+    if (c.empties == nullptr) return nullptr;
+  }
+  Magazine* magazine = c.empties;
+  magazine->prefetch();
+  c.empties = magazine->next();
+  --c.empty_count;
+  if (c.empties != nullptr) c.empties->prefetch();
+  return magazine;
+}
+
+void put_empty(ThreadCache& c, Magazine* magazine) {
+  if (c.empty_count == kEmptiesMost) {
+    Magazine* last = c.empties;
+    for (unsigned i = 1; i < kEmptyBatch; ++i) last = last->next();
+    Magazine* const list = c.empties;
+    c.empties = last->next();
+    last->set_next(nullptr);
+    c.empty_count -= kEmptyBatch;
+    magazines_put(list);
+  }
+  magazine->set_next(c.empties);
+  c.empties = magazine;
+  ++c.empty_count;
+}
+
+// ---- Capacity ----
+
+// What a capacity may keep in memory: the magazine in use, and from kSpareLeast on a spare.
+int64_t charge(BinId bin, unsigned capacity) {
+  return int64_t{info_of(bin).size} * capacity * (capacity >= kSpareLeast ? 2 : 1);
+}
+
+bool claim(ThreadCache& c, int64_t bytes) {
+  while (c.budget < bytes) {
+    const int64_t pool = options.thread_cache_pool << 20;
+    // Relaxed: a sum of what is claimed, nothing is published with it. A look first: where the pool is used up, threads
+    // would meet on this line at each slow call.
+    if (pool_claimed.load(order::relaxed) + kClaimBytes > pool) return false;
+    if (pool_claimed.fetch_add(kClaimBytes, order::relaxed) + kClaimBytes > pool) {
+      pool_claimed.fetch_sub(kClaimBytes, order::relaxed);  // relaxed: as above
+      return false;
+    }
+    c.claimed += kClaimBytes;
+    c.budget += kClaimBytes;
+  }
+  c.budget -= bytes;
+  return true;
+}
+
+// Larger objects get a magazine when they have come up a few times between two sweeps: a thread's budget is worth more
+// in a few bins with room than in many with one object each.
+constexpr uint32_t kSmallFirst = 512;
+constexpr unsigned kCallsToFirst = 4;
+constexpr unsigned kLargerFirst = 4;
+
+unsigned next_capacity(const BinCache& b, const BinInfo& info) {
+  unsigned next;
+  if (b.capacity != 0) {
+    next = 2u * b.capacity;
+  } else if (info.size <= kSmallFirst) {
+    const unsigned fit = 1024 / info.size;
+    next = fit > 8 ? 8 : fit;
+  } else {
+    next = b.calls < kCallsToFirst ? 0 : kLargerFirst;
+  }
+  return next + next / 2 > info.magazine_most ? info.magazine_most : next;
+}
+
+// The bin ran over or dry: it gets twice the room, if the budget has it.
+void grow(ThreadCache& c, BinId bin) {
+  BinCache& b = c.bins[index(bin)];
+  if (b.calls < 255) ++b.calls;
+  if (c.budget_used_up) return;
+  const BinInfo& info = info_of(bin);
+  if (b.capacity >= info.magazine_most) return;
+  const unsigned capacity = next_capacity(b, info);
+  if (capacity < 2) return;
+  if (!claim(c, charge(bin, capacity) - charge(bin, b.capacity))) {
+    c.budget_used_up = true;
+    return;
+  }
+  b.capacity = static_cast<uint8_t>(capacity);
+}
+
+void shrink(ThreadCache& c, BinId bin, unsigned capacity) {
+  BinCache& b = c.bins[index(bin)];
+  c.budget += charge(bin, b.capacity) - charge(bin, capacity);
+  b.capacity = static_cast<uint8_t>(capacity);
+}
+
+void return_claims(ThreadCache& c, int64_t keep) {
+  while (c.claimed > 0 && c.budget - kClaimBytes >= keep) {
+    c.claimed -= kClaimBytes;
+    c.budget -= kClaimBytes;
+    pool_claimed.fetch_sub(kClaimBytes, order::relaxed);  // relaxed: see claim
+  }
+}
+
+// ---- Magazines in use ----
+
+Magazine* take_spare(BinCache& b) {
+  if (b.spare.load(order::relaxed) == nullptr) return nullptr;  // relaxed: a glance
+  // [spare] acquire: pairs with set_spare; the decay clock may have been first.
+  return b.spare.exchange(nullptr, order::acquire);
+}
+
+void set_spare(BinCache& b, Magazine* magazine) {
+  b.spare.store(magazine, order::release);  // [spare] release: publishes its slots to the decay clock's take_spare
+}
+
+void install(BinId bin, Magazine* magazine) {
+  magazine->prefetch();
+  thread_tops.top[index(bin)] = magazine->top();
+}
+
+// Detaches the magazine in use; null if there is none. Parked.
+Magazine* detach(BinId bin) {
+  Slot*& top = thread_tops.top[index(bin)];
+  if (closed(top)) return nullptr;
+  Magazine* magazine = Magazine::of(top);
+  magazine->park(top);
+  top = closed_slots;
+  return magazine;
+}
+
+void* pop(BinId bin) {
+  Slot*& top = thread_tops.top[index(bin)];
+  void* object = *top;
+  ++top;
+  return object;
+}
+
+// To the CPU cache or the depot.
+void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
+  if (Magazine* empty = cpu_cache_put(bin, magazine, function)) put_empty(c, empty);
+}
+
+// Hands on what one bin caches beyond the magazine in use, and that too where the bin has no room any more.
+void sweep_bin(ThreadCache& c, BinId bin) {
+  BinCache& b = c.bins[index(bin)];
+  if (b.capacity == 0) {
+    b.calls = 0;
+    return;
+  }
+  if (b.calls != 0) {
+    b.calls = 0;
+    return;
+  }
+  if (Magazine* spare = take_spare(b)) hand_on(c, bin, spare, "free");
+  shrink(c, bin, b.capacity / 2 < 2 ? 0 : b.capacity / 2);
+  Slot* const top = thread_tops.top[index(bin)];
+  if (closed(top)) return;
+  Magazine* magazine = Magazine::of(top);
+  magazine->park(top);
+  if (magazine->count() <= b.capacity && b.capacity != 0) return;
+  detach(bin);
+  if (magazine->count() != 0) {
+    hand_on(c, bin, magazine, "free");
+  } else {
+    put_empty(c, magazine);
+  }
+}
+
+void slow_call(ThreadCache& c) {
+  // Relaxed: only whether it changed matters. The thread alone writes it.
+  c.activity.store(c.activity.load(order::relaxed) + 1, order::relaxed);
+  if (--c.calls_to_sweep != 0) return;
+  c.calls_to_sweep = kSweepCalls;
+  c.budget_used_up = false;
+  for (unsigned i = 1; i < kBins; ++i) sweep_bin(c, bin_id(i));
+  return_claims(c, options.thread_cache << 10);
+}
+
+void* take_one(BinId bin, bool* zero) {
+  void* object = nullptr;
+  return take_objects(bin, &object, 1, zero) == 1 ? object : nullptr;
+}
+
+// For a bin that the thread does not cache: one object from the CPU cache, the depot or the folios.
+void* get_one(ThreadCache& c, BinId bin, bool* zero) {
+  if (info_of(bin).magazine_most < 2) return take_one(bin, zero);
+  Magazine* magazine;
+  void* object = cpu_cache_pop_one(bin, &magazine);
+  if (magazine != nullptr) put_empty(c, magazine);
+  if (object != nullptr) return object;
+  Magazine* const empty = get_empty(c);
+  if (empty == nullptr) return take_one(bin, zero);
+  magazine = cpu_cache_get(bin, 1, empty);
+  if (magazine == nullptr) {
+    magazine = empty;
+    const unsigned got = take_objects(bin, magazine->slot(0), info_of(bin).magazine_most, zero);
+    magazine->format(got == 0 ? 1 : got);
+    magazine->park(magazine->slot(0));
+    if (got != 0) object = *magazine->slot(0);
+  } else {
+    if (magazine != empty) put_empty(c, empty);
+    object = *magazine->top();
+  }
+  if (object != nullptr) magazine->park(magazine->top() + 1);
+  if (object != nullptr && magazine->count() != 0) {
+    hand_on(c, bin, magazine, "malloc");
+  } else {
+    put_empty(c, magazine);
+  }
+  return object;
+}
+
+// The other way.
+void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
+  if (info_of(bin).magazine_most >= 2) {
+    if (cpu_cache_push_one(bin, object)) return;
+    if (Magazine* magazine = get_empty(c)) {
+      Slot* const top = magazine->format(kMagazineObjects) - 1;
+      *top = object;
+      magazine->park(top);
+      return hand_on(c, bin, magazine, function);
+    }
+  }
+  give_objects(bin, &object, 1, function);
+}
+
+// Fills an empty magazine (null: there is no memory for one) from the folios; pops one. A look at the folios costs more
+// than a thread with little room could use up: what it has no room for goes to the CPU cache, untouched.
+void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned capacity, bool* zero) {
+  if (magazine == nullptr) return take_one(bin, zero);
+  Magazine* const small = capacity < kSpareLeast ? get_empty(c) : nullptr;
+  const unsigned got = take_objects(bin, magazine->slot(0), small != nullptr ? info_of(bin).magazine_most : capacity);
+  if (got == 0) {
+    put_empty(c, magazine);
+    if (small != nullptr) put_empty(c, small);
+    return nullptr;
+  }
+  magazine->format(got);
+  magazine->park(magazine->slot(0));
+  if (small != nullptr && got > capacity) {
+    magazine->give_to(small, capacity);
+    hand_on(c, bin, magazine, "malloc");
+    magazine = small;
+  } else if (small != nullptr) {
+    put_empty(c, small);
+  }
+  install(bin, magazine);
+  return pop(bin);
+}
+
+ThreadCache* new_cache() {
+  if (ThreadCache* cache = idle_caches.pop()) return cache;
+  auto* cache = static_cast<ThreadCache*>(metadata_alloc(sizeof(ThreadCache)));
+  if (cache == nullptr) return nullptr;
+  ThreadCache* first = all_thread_caches.load(order::relaxed);  // relaxed: a guess
+  do {
+    cache->next_all = first;
+    // [all-caches] release: publishes next_all; pairs with thread_caches_first.
+  } while (!all_thread_caches.compare_exchange(first, cache, order::release));
+  return cache;
+}
+
+}  // namespace
+
+constinit __thread ThreadTops thread_tops = all_closed();
+constinit __thread ThreadState thread_state = {nullptr, Phase::kNew};
+
+ThreadCache* thread_cache() {
+  if (thread_state.phase != Phase::kNew) return thread_state.cache;
+  ThreadCache* cache = new_cache();
+  if (cache == nullptr) return nullptr;
+  cache->budget = options.thread_cache << 10;
+  cache->calls_to_sweep = kSweepCalls;
+  cache->budget_used_up = false;
+  thread_state = {cache, Phase::kCached};
+  if (threads.fetch_add(1, order::relaxed) != 0) depot_set_shared();  // relaxed: a statistic
+  // [tops] release: after the cache is set up; pairs with the readers of other threads' tops.
+  cache->tops.store(&thread_tops, order::release);
+  // May allocate, through this very cache. If the thread's end will not be told, what it caches is lost with it.
+  os::at_thread_end(thread_cache_end, cache);
+  return cache;
+}
+
+void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
+  BinCache& b = cache->bins[index(bin)];
+  slow_call(*cache);
+  Magazine* magazine = take_spare(b);
+  if (magazine == nullptr) {
+    grow(*cache, bin);
+    if (b.capacity == 0) return get_one(*cache, bin, zero);
+  }
+  Magazine* empty = detach(bin);
+  if (empty == nullptr && magazine == nullptr) empty = get_empty(*cache);
+  if (magazine == nullptr && empty != nullptr) magazine = cpu_cache_get(bin, b.capacity, empty);
+  if (magazine == nullptr) return fill(*cache, bin, empty, b.capacity, zero);
+  if (empty != nullptr && empty != magazine) put_empty(*cache, empty);
+  // One that holds less than its room would let frees fill that room, whatever the budget says.
+  if (b.capacity < kSpareLeast && magazine->count() <= b.capacity) magazine->set_capacity(b.capacity);
+  install(bin, magazine);
+  return pop(bin);
+}
+
+void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function) {
+  BinCache& b = cache->bins[index(bin)];
+  slow_call(*cache);
+  Slot*& top = thread_tops.top[index(bin)];
+  grow(*cache, bin);
+  if (b.capacity == 0) return put_one(*cache, bin, object, function);
+  if (Magazine* full = detach(bin)) {
+    screen(bin, full, function);
+    if (full->count() == 0) {
+      put_empty(*cache, full);
+      full = nullptr;
+    }
+    // Where there is a spare already, the newer one is handed on: its objects are warmer, and a look is no exchange.
+    // relaxed: only this thread sets it
+    if (full != nullptr && b.capacity >= kSpareLeast && b.spare.load(order::relaxed) == nullptr) {
+      set_spare(b, full);
+      full = nullptr;
+    }
+    if (full != nullptr) hand_on(*cache, bin, full, function);
+  }
+  Magazine* empty = get_empty(*cache);
+  if (empty == nullptr) return give_objects(bin, &object, 1, function);
+  // The object first, then the top that shows it: a fork in between must not find what the slot held before.
+  Slot* const slot = empty->format(b.capacity) - 1;
+  *slot = object;
+  asm volatile("" : : : "memory");
+  top = slot;
+}
+
+namespace {
+
+// What a cache holds of one bin, through `visit(magazine)`, parked and not empty.
+template <class Visit>
+void take_bin(ThreadCache& c, BinId bin, Visit&& visit) {
+  Magazine* const magazines[] = {take_spare(c.bins[index(bin)]), detach(bin)};
+  for (Magazine* magazine : magazines) {
+    if (magazine == nullptr) continue;
+    if (magazine->count() != 0) {
+      visit(magazine);
+    } else {
+      put_empty(c, magazine);
+    }
+  }
+}
+
+}  // namespace
+
+void thread_cache_drain(ThreadCache* cache, const char* function) {
+  for (unsigned i = 1; i < kBins; ++i) {
+    take_bin(*cache, bin_id(i), [&](Magazine* magazine) {
+      give_objects(bin_id(i), magazine->top(), magazine->count(), function);
+      put_empty(*cache, magazine);
+    });
+  }
+}
+
+void thread_cache_end(void* value) {
+  auto* cache = static_cast<ThreadCache*>(value);
+  // First, so that what other destructors of this thread still allocate and free goes to the folios directly.
+  thread_state = {nullptr, Phase::kEnded};
+  cache->tops.store(nullptr, order::relaxed);  // relaxed: readers check what they read
+  for (unsigned i = 1; i < kBins; ++i) {
+    take_bin(*cache, bin_id(i), [&](Magazine* magazine) { hand_on(*cache, bin_id(i), magazine, "free"); });
+    shrink(*cache, bin_id(i), 0);
+    cache->bins[i].calls = 0;
+  }
+  if (cache->empties != nullptr) magazines_put(cache->empties);
+  cache->empties = nullptr;
+  cache->empty_count = 0;
+  return_claims(*cache, 0);
+  threads.fetch_sub(1, order::relaxed);  // relaxed: a statistic
+  idle_caches.push(cache);
+}
+
+unsigned thread_caches_take_idle_spares() {
+  unsigned taken = 0;
+  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
+    const uint32_t activity = c->activity.load(order::relaxed);           // relaxed: only whether it changed matters
+    const bool idle = activity == c->activity_seen.load(order::relaxed);  // relaxed: as above
+    c->activity_seen.store(activity, order::relaxed);                     // relaxed: as above
+    for (unsigned i = 1; idle && i < kBins; ++i) {
+      if (Magazine* spare = take_spare(c->bins[i])) {
+        magazine_drain(bin_id(i), spare, "free");
+        ++taken;
+      }
+    }
+  }
+  return taken;
+}
+
+namespace {
+
+// The tops of a thread, or all closed if they cannot be read: its TLS may be gone.
+ThreadTops peek_tops(ThreadCache& c) {
+  ThreadTops copy = all_closed();
+  ThreadTops* const tops = c.tops.load(order::acquire);  // [tops] acquire: pairs with thread_cache
+  if (tops == &thread_tops) return thread_tops;
+  if (tops == nullptr || !os::peek(&copy, tops, sizeof copy)) return all_closed();
+  return copy;
+}
+
+}  // namespace
+
+void thread_caches_after_fork() {
+  unsigned left = 0;
+  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
+    if (c == thread_state.cache) ++left;
+    // relaxed: the child has one thread
+    if (c == thread_state.cache || c->tops.load(order::relaxed) == nullptr) continue;
+    const ThreadTops tops = peek_tops(*c);
+    c->tops.store(nullptr, order::relaxed);  // relaxed: as above
+    // Its thread may have been half way through taking one of these: they are lost with it.
+    c->empties = nullptr;
+    c->empty_count = 0;
+    for (unsigned i = 1; i < kBins; ++i) {
+      if (Magazine* spare = take_spare(c->bins[i])) hand_on(*c, bin_id(i), spare, "free");
+      shrink(*c, bin_id(i), 0);
+      c->bins[i].calls = 0;
+      // Wherever its thread was in a malloc or free, the top is a valid one; at most the object in flight is lost.
+      if (closed(tops.top[i]) || *tops.top[i] == nullptr) continue;
+      Magazine* magazine = Magazine::of(tops.top[i]);
+      magazine->park(tops.top[i]);
+      hand_on(*c, bin_id(i), magazine, "free");
+    }
+    return_claims(*c, 0);
+    idle_caches.push(c);
+  }
+  threads.store(left, order::relaxed);  // relaxed: a statistic
+}
+
+unsigned thread_count() { return threads.load(order::relaxed); }  // relaxed: a statistic
+
+ThreadCache* thread_caches_first() {
+  return all_thread_caches.load(order::acquire);  // [all-caches] acquire: pairs with new_cache
+}
+
+uint64_t thread_cache_objects(ThreadCache* cache, BinId bin) {
+  uint64_t objects = 0;
+  // The spare may be taken and reused while it is counted: the count is then wrong, never unsafe.
+  if (Magazine* spare = cache->bins[index(bin)].spare.load(order::acquire)) {  // [spare] acquire: pairs with set_spare
+    objects += spare->count();
+  }
+  const ThreadTops tops = peek_tops(*cache);
+  Slot* const top = tops.top[index(bin)];
+  if (!closed(top)) {
+    const unsigned at = static_cast<unsigned>(top - Magazine::of(top)->slot(0)), bottom = Magazine::of(top)->bottom();
+    if (bottom > at) objects += bottom - at;
+  }
+  return objects;
+}
+
+}  // namespace folio

@@ -1,0 +1,113 @@
+// Thread caches: for each thread and bin, the magazine in use, a spare one, and how many objects they may hold.
+//
+// The fast path needs only `tops`: for each bin a pointer to the top slot of the magazine in use. A top that points at
+// the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every call on it
+// takes the slow path. Bin 0 and the codes of huge objects always point there.
+//
+// Capacity: a bin starts with a few objects (larger ones: none), doubles each time it runs over or dry, and is halved
+// by a sweep that finds it unused, within a budget: what each thread may cache (option thread_cache), and what it
+// claims from a pool that all share (thread_cache_pool). A bin of capacity 0 is not cached: its objects come one by one
+// from the CPU cache and go there, or, if they are too large for that, from and to the folios.
+//
+// Who may touch it: the thread; the spares also the decay clock, which takes them from a thread that idles (one
+// exchange); `next_all` and `tops` everybody, reading. Caches of ended threads are reused, never unmapped.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cache/magazine.h"
+
+namespace folio {
+
+struct ThreadTops {
+  Slot* top[kCodes];
+};
+
+// In TLS, each a single object so that the fast path needs one base. `ended` threads have no cache any more.
+enum class Phase : uint8_t { kNew = 0, kCached, kEnded };
+struct ThreadCache;
+extern Atomic<ThreadCache*> all_thread_caches;
+struct ThreadState {
+  ThreadCache* cache;
+  Phase phase;
+};
+extern __thread ThreadTops thread_tops asm("folio_thread_tops");
+extern __thread ThreadState thread_state;
+
+extern Slot closed_slots[kMagazineSlots];
+inline bool closed(const Slot* top) { return top == closed_slots; }
+
+// The fast path's view of one top.
+struct CompiledTop {
+  Slot** top;
+  FOLIO_INLINE explicit CompiledTop(unsigned code) : top(&thread_tops.top[code]) {}
+  FOLIO_INLINE Slot* load() const { return *top; }
+  FOLIO_INLINE void step_up() const { ++*top; }
+  FOLIO_INLINE void step_down() const {
+    asm volatile("" : : : "memory");  // after the object was stored: a fork may come in between
+    --*top;
+  }
+};
+template <bool has>
+struct ChooseTop {
+  using Type = arch::ThreadTop;
+};
+template <>
+struct ChooseTop<false> {
+  using Type = CompiledTop;
+};
+using Top = ChooseTop<arch::ThreadTop::kHas>::Type;
+
+struct BinCache {
+  Atomic<Magazine*> spare;  // waiting, not empty; or null
+  uint8_t capacity;
+  uint8_t calls;  // times it ran over or dry since the last sweep, at most 255
+};
+
+struct ThreadCache {
+  Atomic<ThreadCache*> link;       // while it waits for a thread
+  ThreadCache* next_all;           // every cache ever made
+  Atomic<ThreadTops*> tops;        // of its thread; null while it has none
+  Atomic<uint32_t> activity;       // slow calls; written by the thread
+  Atomic<uint32_t> activity_seen;  // by the decay clock
+  uint32_t calls_to_sweep;
+  bool budget_used_up;  // no capacity grows until the next sweep
+  int64_t budget;       // bytes that capacities may still grow by
+  int64_t claimed;      // of it, from the pool
+  Magazine* empties;    // through next
+  unsigned empty_count;
+  BinCache bins[kBins];
+
+  Atomic<ThreadCache*>& stack_link() { return link; }
+};
+
+// The calling thread's cache, made at its first use. Null: the thread is not to have one (it has ended, or there is no
+// memory): serve it from the folios.
+ThreadCache* thread_cache();
+
+// The slow half of malloc: an object of the bin whose magazine is empty or closed. Null if there is no memory. *zero
+// says that its pages are known to read as zero.
+void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
+
+// The slow half of free: keeps an object of the bin whose magazine is full or closed.
+void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function);
+
+// Gives all that the calling thread caches back to the folios, or, when it ends, hands it on whole.
+void thread_cache_drain(ThreadCache* cache, const char* function);
+void thread_cache_end(void* cache);
+
+// The decay clock: takes the spares of threads that have not been here since the last call. Returns how many.
+unsigned thread_caches_take_idle_spares();
+
+// In the child of a fork: hands on what the threads that are gone had cached.
+void thread_caches_after_fork();
+
+// Threads that have a cache; all caches ever made, for those who look from outside.
+unsigned thread_count();
+ThreadCache* thread_caches_first();
+
+// Objects of a bin in the magazines of one cache: an estimate for any thread but its own.
+uint64_t thread_cache_objects(ThreadCache* cache, BinId bin);
+
+}  // namespace folio

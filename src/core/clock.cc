@@ -1,0 +1,125 @@
+#include "core/clock.h"
+
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "cache/cpu_cache.h"
+#include "cache/depot.h"
+#include "cache/thread_cache.h"
+#include "config/options.h"
+#include "folio/purge.h"
+#include "os/os.h"
+#include "space/huge.h"
+#include "space/pages.h"
+
+namespace folio {
+
+namespace {
+
+constexpr size_t kUnlimited = ~size_t{0};
+constexpr size_t kExcessSlack = size_t{256} << 10;  // so that the bound is kept by few calls, not by one for each free
+constexpr int64_t kWorthAThread = int64_t{4} << 20;
+constexpr uint64_t kSleepMostMs = 2000;
+constexpr uint64_t kRetryMs = 10000;
+
+constinit Atomic<uint64_t> next_tick{0};
+enum : uint32_t { kNoThread = 0, kThread = 1 };
+constinit Atomic<uint32_t> housekeeper{kNoThread};
+constinit Atomic<uint64_t> no_thread_before{0};
+
+uint64_t period_ms() {
+  const auto half = static_cast<uint64_t>(options.decay) / 2;
+  return half < 10 ? 10 : half;
+}
+
+size_t purge_everything(PurgeWhich which, size_t most_bytes) {
+  size_t purged = purge_bins(which, most_bytes);
+  if (purged < most_bytes) purged += huge_purge(which == PurgeWhich::kAll, most_bytes - purged);
+  return purged;
+}
+
+// Returns whether it did anything. `most_bytes` bounds the time that it takes.
+bool tick(size_t most_bytes) {
+  const size_t purged = purge_everything(PurgeWhich::kAged, most_bytes);
+  if (purged >= most_bytes) {
+    next_tick.store(os::now_ms(), order::relaxed);  // relaxed: a time; the rest of this tick is due at once
+    return true;
+  }
+  unsigned drained = cpu_caches_trim(false) + depot_trim(false);
+  drained += thread_caches_take_idle_spares();
+  age_bins();
+  return purged != 0 || drained != 0;
+}
+
+void housekeeper_main(void*) {
+  uint64_t sleep = period_ms();
+  set_timekeeper(true);
+  // When the last of the program's threads is gone (main may have left by pthread_exit), so is this one.
+  while (thread_count() != 0 || options.housekeeper == kHousekeeperOn) {
+    os::sleep_ms(sleep);
+    next_tick.store(os::now_ms() + period_ms(), order::relaxed);                       // relaxed: a time
+    const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) > 0;  // relaxed: an estimate
+    sleep = busy ? period_ms() : sleep * 2 < kSleepMostMs ? sleep * 2 : kSleepMostMs;
+  }
+  set_timekeeper(false);
+  housekeeper.store(kNoThread, order::release);  // [housekeeper] release: pairs with start_housekeeper
+}
+
+void start_housekeeper(uint64_t now) {
+  const bool wanted = options.housekeeper == kHousekeeperOn ||
+                      (options.housekeeper == kHousekeeperAuto && thread_count() > 1 &&
+                       page_counts.resident.load(order::relaxed) > kWorthAThread);  // relaxed: an estimate
+  uint32_t none = kNoThread;
+  if (!wanted || housekeeper.load(order::relaxed) != kNoThread) return;  // relaxed: a look first
+  if (now < no_thread_before.load(order::relaxed)) return;               // relaxed: a time
+  // [housekeeper] acquire: the thread before this one has left; pairs with housekeeper_main.
+  if (!housekeeper.compare_exchange(none, kThread, order::acquire)) return;
+  if (os::start_thread(housekeeper_main, nullptr)) return;
+  no_thread_before.store(now + kRetryMs, order::relaxed);  // relaxed: a time
+  housekeeper.store(kNoThread, order::relaxed);            // relaxed: there was none
+}
+
+void keep_bound() {
+  const size_t excess = dirty_excess();
+  if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
+  // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
+  const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
+  const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
+  const size_t aged = purge_everything(PurgeWhich::kAged, most);
+  if (aged < most) purge_everything(PurgeWhich::kAll, most - aged);
+}
+
+}  // namespace
+
+void clock_after_slow_call(SlowCall call) {
+  keep_bound();
+  // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc
+  // also where mallocs and frees take turns.
+  const ThreadCache* cache = thread_state.cache;
+  if (cache != nullptr && cache->activity.load(order::relaxed) % 16 >= 2) return;  // relaxed: the thread's own
+  const uint64_t now = os::now_ms();
+  uint64_t due = next_tick.load(order::relaxed);  // relaxed: a time
+  if (call == SlowCall::kMalloc) start_housekeeper(now);
+  if (now < due) return;
+  const bool has_thread = housekeeper.load(order::relaxed) == kThread;  // relaxed: a hint
+  if (has_thread && now < due + 2 * kSleepMostMs) return;
+  // Relaxed: whoever moves the time forward runs the tick.
+  if (!next_tick.compare_exchange(due, now + period_ms(), order::relaxed) || due == 0) return;
+  tick(kStepBytes);
+}
+
+size_t clock_collect(const char* function) {
+  const uint64_t before = page_counts.purged.load(order::relaxed);  // relaxed: a statistic
+  if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
+  cpu_caches_trim(true);
+  depot_trim(true);
+  purge_everything(PurgeWhich::kAll, kUnlimited);
+  return page_counts.purged.load(order::relaxed) - before;  // relaxed: a statistic
+}
+
+void clock_after_fork() {
+  set_timekeeper(false);
+  housekeeper.store(kNoThread, order::relaxed);  // relaxed: the child has one thread
+}
+
+}  // namespace folio

@@ -1,0 +1,29 @@
+// The decay clock: when free memory goes back to the kernel.
+//
+//   tick (twice per decay time)   purge what the tick before marked as aged; mark what is free now; drain CPU caches
+//                                 and depot of what three ticks did not touch; take the spares of threads that idle
+//   bound                         free resident memory over dirty_excess() goes at once, in steps
+//
+// Who runs it: the housekeeper, a thread that exists only while several threads do and there is something to give back;
+// else, and if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes. Whoever
+// moves the time of the next tick forward runs that tick; nobody waits.
+#pragma once
+
+#include <stddef.h>
+
+namespace folio {
+
+inline constexpr size_t kStepBytes = size_t{512} << 10;
+inline constexpr size_t kStepBytesMost = size_t{4} << 20;
+
+// Called at the end of each slow malloc and free. Only a malloc may start the housekeeper: a free may be called by the
+// C library while it holds the lock that starting a thread takes.
+enum class SlowCall { kMalloc, kFree };
+void clock_after_slow_call(SlowCall call);
+
+// Everything that can go now. Returns bytes given back.
+size_t clock_collect(const char* function);
+
+void clock_after_fork();
+
+}  // namespace folio

@@ -1,0 +1,112 @@
+// release_slow -> thread_cache_overflow (spare, CPU cache, depot, folios)
+//              -> give_objects, for a thread without a cache
+//              -> huge_free
+//              -> a report, for what is not the start of a live object
+#include "core/free.h"
+
+#include "core/clock.h"
+#include "core/lifecycle.h"
+#include "folio/bin.h"
+#include "os/report.h"
+#include "space/huge.h"
+
+namespace folio {
+
+namespace {
+
+void report_foreign(const void* object, const char* function) {
+  Text line = misuse_line(function, object);
+  line << "not an address of Folio's";
+  report_misuse(line, "foreign-pointer");
+}
+
+void report_huge(const void* object, const HugeBlock& block, const char* function) {
+  Text line = misuse_line(function, object);
+  if (object == block.base) {
+    line << "double free of a huge object";
+    return report_misuse(line, "double-free");
+  }
+  line << "not the start of an object: inside a huge object of " << static_cast<uint64_t>(block.usable_bytes)
+       << " bytes at " << static_cast<const void*>(block.base);
+  report_misuse(line, "invalid-free");
+}
+
+bool is_huge(unsigned code) { return code == kCodeHugeStart || code == kCodeHugeInside; }
+
+// The live huge object that starts at the address, or null after a report.
+HugeBlock* find_huge(const void* object, const char* function) {
+  HugeBlock* block = huge_at(object);
+  if (block == nullptr) {
+    report_foreign(object, function);
+    return nullptr;
+  }
+  const bool live = block->state.load(order::relaxed) == kHugeLive;  // relaxed: the caller owns a live one
+  if (block->base == object && live) return block;
+  report_huge(object, *block, function);
+  return nullptr;
+}
+
+void release_huge(void* object, const char* function) {
+  HugeBlock* block = find_huge(object, function);
+  if (block != nullptr && !huge_free(block)) report_huge(object, *block, function);
+}
+
+}  // namespace
+
+void release_slow(void* object, const char* function) {
+  if (object == nullptr) return;
+  start();
+  const unsigned code = chunk_code(object);
+  if (code == kCodeNone) return report_foreign(object, function);
+  if (is_huge(code)) {
+    release_huge(object, function);
+  } else if (*thread_tops.top[code] == object) {
+    return report_double_free(function, object, bin_id(code));
+  } else if (ThreadCache* cache = thread_cache()) {
+    thread_cache_overflow(cache, bin_id(code), object, function);
+  } else {
+    give_objects(bin_id(code), &object, 1, function);
+  }
+  clock_after_slow_call(SlowCall::kFree);
+}
+
+bool find_extent(const void* object, const char* function, Extent* extent) {
+  const unsigned code = chunk_code(object);
+  if (code == kCodeNone) {
+    report_foreign(object, function);
+    return false;
+  }
+  if (is_huge(code)) {
+    const HugeBlock* block = find_huge(object, function);
+    if (block == nullptr) return false;
+    *extent = {block->usable_bytes, code};
+    return true;
+  }
+  const Place place = place_of(object);
+  if (place.descriptor == nullptr || place.base != object) {
+    report_not_start(function, object, place, bin_id(code));
+    return false;
+  }
+  if (!place.taken()) {
+    report_double_free(function, object, bin_id(code));
+    return false;
+  }
+  *extent = {static_cast<size_t>(place.slot_end - place.base), code};
+  return true;
+}
+
+void release_sized_slow(void* object, size_t size, const char* function) {
+  if (object == nullptr) return;
+  Extent extent;
+  if (!find_extent(object, function, &extent)) return;
+  if (size > extent.usable_bytes) {
+    Text line = misuse_line(function, object);
+    line << "size " << static_cast<uint64_t>(size) << " given, but the object has "
+         << static_cast<uint64_t>(extent.usable_bytes) << " usable bytes";
+    if (!is_huge(extent.code)) line << " (bin " << static_cast<uint64_t>(extent.code) << ")";
+    return report_misuse(line, "wrong-size");
+  }
+  release(object, function);
+}
+
+}  // namespace folio

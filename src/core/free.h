@@ -1,0 +1,64 @@
+// The open fast path of free. It fits one screen:
+//
+//   release(object)
+//     load the chunk's code; load that bin's top
+//     *top == object     the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
+//     top's low 9 bits are 0     the magazine is full, or closed: foreign, huge, first use
+//       either: release_slow: free.cc
+//     store the object below top, step top                                                              13 instructions
+//
+// An address of 2^47 and more reads beyond the chunk table and faults, as any use of it would.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "arch/arch.h"
+#include "cache/thread_cache.h"
+#include "space/chunk_table.h"
+
+namespace folio {
+
+// What the fast path does not do. `function` is the name the caller was called by, for messages. Keeps errno.
+FOLIO_COLD void release_slow(void* object, const char* function);
+
+FOLIO_INLINE void release(void* object, const char* function) {
+  const Top top(chunk_code_unchecked(object));
+  Slot* const at = top.load();
+  if (__builtin_expect(*at == object, false)) return release_slow(object, function);
+  if (__builtin_expect(reinterpret_cast<uintptr_t>(at) % kMagazineBytes == 0, false))
+    return release_slow(object, function);
+  at[-1] = object;
+  top.step_down();
+}
+
+// For callers that know the size. A size of another bin than the object's is looked at closely (a realloc in place,
+// say, or a delete through the wrong class): misuse if the address is not the start of an object or the size exceeds
+// it.
+void release_sized_slow(void* object, size_t size, const char* function);
+
+FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
+  const unsigned code = chunk_code_unchecked(object);
+  // A code that is no bin has size 0 here.
+  const bool fits = size <= kSmallTableMost ? kSizes.small_bin[size] == code : size <= kSizes.info[code].size;
+  if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
+  release(object, function);
+}
+
+// The same for aligned objects, whose bin their size alone does not tell.
+FOLIO_INLINE void release_aligned_sized(void* object, size_t size, const char* function) {
+  if (__builtin_expect(size > kSizes.info[chunk_code_unchecked(object)].size, false)) {
+    return release_sized_slow(object, size, function);
+  }
+  release(object, function);
+}
+
+// What realloc, usable_size and sized frees need to know of an object. Reports misuse and returns false if the address
+// is not the start of a live object, as far as that can be told at once.
+struct Extent {
+  size_t usable_bytes;
+  unsigned code;
+};
+bool find_extent(const void* object, const char* function, Extent* extent);
+
+}  // namespace folio

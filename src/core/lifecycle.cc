@@ -1,0 +1,44 @@
+#include "core/lifecycle.h"
+
+#include "cache/cpu_cache.h"
+#include "cache/thread_cache.h"
+#include "config/options.h"
+#include "core/clock.h"
+#include "os/os.h"
+
+namespace folio {
+
+constinit Atomic<uint32_t> started{kNotStarted};
+
+namespace {
+
+void complain(const char* line, size_t length) {
+  os::write_error(line, length);
+  os::write_error("\n", 1);
+}
+
+// The child has the calling thread only. No lock can be held, since there is none; what other threads were in the
+// middle of is given up, what they cached is handed on.
+void after_fork_in_child() {
+  clock_after_fork();
+  cpu_caches_after_fork();
+  thread_caches_after_fork();
+}
+
+// Before main, so that options are read and fork is known even if nothing was allocated yet.
+[[gnu::constructor]] void start_early() { start(); }
+
+}  // namespace
+
+void start_slow() {
+  // The dynamic linker allocates before the environment is known; those calls run on the defaults.
+  if (!os::environment_ready()) return;
+  uint32_t now = kNotStarted;
+  // Relaxed: decides who reads them.
+  if (!started.compare_exchange(now, kStarting, order::relaxed)) return;
+  if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
+  os::at_fork_in_child(after_fork_in_child);
+  started.store(kStarted, order::release);  // [start] release: publishes the options; pairs with start
+}
+
+}  // namespace folio

@@ -1,0 +1,107 @@
+// allocate_medium -> pop_object, or
+// allocate_slow   -> allocate_in_bin -> thread_cache_refill (spare, CPU cache, depot, folios)
+//                                    -> larger bins that have room, when there is no address space for a chunk
+//                 -> huge_alloc, above 1 MiB
+#include "core/malloc.h"
+
+#include <errno.h>
+
+#include "core/clock.h"
+#include "core/lifecycle.h"
+#include "folio/bin.h"
+#include "space/huge.h"
+
+namespace folio {
+
+namespace {
+
+void* out_of_memory() {
+  errno = ENOMEM;
+  return nullptr;
+}
+
+// Address space or memory is short: a larger object that is there is better than none.
+void* allocate_in_larger_bin(BinId bin) {
+  for (unsigned i = index(bin) + 1; i < kBins; ++i) {
+    void* object = nullptr;
+    if (info_of(bin_id(i)).size >= info_of(bin).size + (info_of(bin_id(i)).has_offset ? kLargeOffsetMost : 0) &&
+        take_objects_in_open_chunks(bin_id(i), &object, 1) == 1) {
+      return object;
+    }
+  }
+  return nullptr;
+}
+
+void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
+  if (size > PTRDIFF_MAX) return out_of_memory();
+  HugeBlock* block = huge_alloc(size, alignment);
+  if (block == nullptr) return out_of_memory();
+  if (zeroed) __builtin_memset(block->base, 0, size < block->touched_bytes ? size : block->touched_bytes);
+  clock_after_slow_call(SlowCall::kMalloc);
+  return block->base;
+}
+
+}  // namespace
+
+void* allocate_in_bin(BinId bin, bool* zero) {
+  *zero = false;
+  ThreadCache* cache = thread_cache();
+  void* object = nullptr;
+  if (cache != nullptr) {
+    object = thread_cache_refill(cache, bin, zero);
+  } else if (take_objects(bin, &object, 1, zero) == 0) {
+    object = nullptr;
+  }
+  if (object == nullptr) object = allocate_in_larger_bin(bin);
+  if (object == nullptr && huge_unmap_free() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
+  clock_after_slow_call(SlowCall::kMalloc);
+  return object == nullptr ? out_of_memory() : object;
+}
+
+void* allocate_medium(size_t size) {
+  if (size > kMediumMost) return allocate_slow(size);
+  void* object = pop_object(kSizes.medium_bin[(size + 63) / 64]);
+  return object != nullptr ? object : allocate_slow(size);
+}
+
+void* allocate_slow(size_t size) {
+  start();
+  if (size > kObjectMost) return allocate_huge(size, 1, false);
+  const BinId bin = bin_of(size);
+  // Large bins may have a magazine too; the fast path does not look there.
+  if (void* object = pop_object(index(bin))) return object;
+  bool zero;
+  return allocate_in_bin(bin, &zero);
+}
+
+void* allocate_zeroed(size_t size) {
+  if (size <= kMediumMost) {
+    void* object = allocate(size);
+    return object == nullptr ? nullptr : __builtin_memset(object, 0, size);
+  }
+  start();
+  if (size > kObjectMost) return allocate_huge(size, 1, true);
+  const BinId bin = bin_of(size);
+  bool zero = false;
+  void* object = pop_object(index(bin));
+  if (object == nullptr) object = allocate_in_bin(bin, &zero);
+  return object == nullptr || zero ? object : __builtin_memset(object, 0, size);
+}
+
+void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
+  if (alignment <= 8 || (alignment == 16 && size >= 16)) return zeroed ? allocate_zeroed(size) : allocate(size);
+  start();
+  const BinId bin = alignment <= kObjectMost ? aligned_bin(alignment, size) : BinId::kNone;
+  if (bin == BinId::kNone) return allocate_huge(size, alignment, zeroed);
+  bool zero = false;
+  void* object = pop_object(index(bin));
+  if (object == nullptr) object = allocate_in_bin(bin, &zero);
+  // An object of a larger bin, where memory is short, may not be aligned.
+  if (object != nullptr && reinterpret_cast<uintptr_t>(object) % alignment != 0) {
+    give_objects(bin_id(chunk_code(object)), &object, 1, "aligned_alloc");
+    return out_of_memory();
+  }
+  return object == nullptr || zero || !zeroed ? object : __builtin_memset(object, 0, size);
+}
+
+}  // namespace folio

@@ -1,0 +1,46 @@
+// The open fast path of malloc. It fits one screen:
+//
+//   allocate(size)
+//     size <= 1024       bin from a table by size; load the bin's top, load *top; not null: step top, done     11
+//                        instructions
+//     size <= 16448      allocate_medium: the same by a second table
+//     else, or *top is null (empty, or closed: not set up)      allocate_slow: malloc.cc
+//
+// Nothing else is tested: first use, a closed path and an empty magazine share the one branch.
+#pragma once
+
+#include <stddef.h>
+
+#include "arch/arch.h"
+#include "cache/thread_cache.h"
+#include "config/size_classes.h"
+
+namespace folio {
+
+// Each returns null with errno ENOMEM if there is no memory.
+FOLIO_NOINLINE void* allocate_medium(size_t size);
+FOLIO_COLD void* allocate_slow(size_t size);
+
+// An object of the bin, through the caches; *zero: it is known to read as zero.
+void* allocate_in_bin(BinId bin, bool* zero);
+
+// Like allocate, all zero; like allocate, at a multiple of `alignment`, a power of two.
+void* allocate_zeroed(size_t size);
+void* allocate_aligned(size_t alignment, size_t size, bool zeroed);
+
+FOLIO_INLINE void* pop_object(unsigned bin) {
+  const Top top(bin);
+  void* object = *top.load();
+  if (__builtin_expect(object == nullptr, false)) return nullptr;
+  top.step_up();
+  return object;
+}
+
+FOLIO_INLINE void* allocate(size_t size) {
+  if (__builtin_expect(size > kSmallTableMost, false)) return allocate_medium(size);
+  void* object = pop_object(kSizes.small_bin[size]);
+  if (__builtin_expect(object == nullptr, false)) return allocate_slow(size);
+  return object;
+}
+
+}  // namespace folio

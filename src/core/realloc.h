@@ -1,0 +1,14 @@
+// Resizing: in place where the slot or the block allows it, by moving pages for huge objects, else by copying.
+#pragma once
+
+#include <stddef.h>
+
+namespace folio {
+
+// realloc(3) with an alignment that is kept when the object moves (1: none). `function` for messages.
+void* reallocate(void* object, size_t alignment, size_t size, const char* function);
+
+// True if the object now has at least `size` bytes where it is.
+bool expand(void* object, size_t size, const char* function);
+
+}  // namespace folio

@@ -1,0 +1,32 @@
+// The layout descriptor: where everything is, for a reader outside the process. Exported as `folio_layout`; found by
+// its symbol, or by its magic number in the library's data. docs/layout.md describes how to read it.
+#pragma once
+
+#include <stdint.h>
+
+namespace folio {
+
+inline constexpr uint32_t kLayoutVersion = 1;
+
+struct Layout {
+  char magic[8];     // "FolioLay"
+  uint32_t version;  // kLayoutVersion
+  uint32_t bytes;    // sizeof(Layout)
+  uint32_t chunk_shift, window_shift, address_bits, codes;
+  uint32_t bins, bin_info_bytes, code_huge_start, code_huge_inside;
+  const void *chunk_table, *windows, *bin_info, *bin_array;
+  const void *page_counts, *thread_caches, *cpu_caches, *depot, *options;
+  uint32_t window_bytes, window_descriptors_offset;
+  uint32_t descriptor_bytes, descriptor_block_offset, descriptor_bin_offset, descriptor_seal_offset;
+  uint32_t huge_bytes, huge_base_offset, huge_reserved_offset, huge_usable_offset, huge_touched_offset,
+      huge_state_offset;
+  uint32_t magazine_bytes, magazine_header_offset;
+  uint32_t thread_cache_bytes, thread_cache_next_offset, thread_cache_tops_offset, thread_cache_bins_offset,
+      bin_cache_bytes;
+  uint32_t cpu_cache_count, cpu_cache_lists_offset, cpu_list_bytes, cpu_list_objects_offset, depot_bin_bytes;
+  uint32_t bin_info_size_offset, bin_info_objects_offset, bin_info_folios_offset, bin_info_has_offset_offset;
+  uint32_t bin_info_tracks_objects_offset, bin_cache_spare_offset, magazine_link_offset, stack_tag_bits;
+  uint32_t resident_offset, dirty_offset, purged_offset, purge_calls_offset;
+};
+
+}  // namespace folio

@@ -1,0 +1,163 @@
+#include "diag/stats.h"
+
+#include "base/text.h"
+#include "cache/cpu_cache.h"
+#include "cache/depot.h"
+#include "cache/thread_cache.h"
+#include "folio/bin.h"
+#include "os/os.h"
+#include "space/huge.h"
+#include "space/metadata.h"
+#include "space/pages.h"
+#include "space/region.h"
+
+namespace folio {
+
+namespace {
+
+void add_chunk(Descriptor& d, BinStats& s) {
+  const BinInfo& info = d.info();
+  const unsigned shift = unit_shift(info);
+  ++s.chunks;
+  for (unsigned folio = 0; folio < info.folios; ++folio) {
+    const uint64_t word = d.occupancy(folio).load(order::relaxed);  // relaxed: a picture of a moving thing
+    s.taken += popcount(word);
+    if (info.tracks_objects) {
+      const uint64_t resident = d.resident(folio).load(order::relaxed);  // relaxed: as above
+      s.resident += uint64_t{popcount(resident)} * info.size;
+      s.dirty += uint64_t{popcount(resident & ~word)} * info.size;
+      // relaxed: too
+    } else if ((d.resident((folio >> shift) / 64).load(order::relaxed) >> (folio >> shift) % 64 & 1) != 0) {
+      s.resident += uint64_t{info.size} * kFolioObjects;
+      if (word == 0) s.dirty += uint64_t{info.size} * kFolioObjects;
+    }
+  }
+}
+
+}  // namespace
+
+BinStats bin_stats(BinId bin) {
+  BinStats s{};
+  visit_chunks(bin, [&](Descriptor& d) {
+    add_chunk(d, s);
+    return true;
+  });
+  s.cached = depot_objects(bin) + cpu_caches_objects(bin);
+  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) s.cached += thread_cache_objects(c, bin);
+  return s;
+}
+
+Totals totals() {
+  Totals t{};
+  for (unsigned i = 1; i < kBins; ++i) {
+    const BinStats s = bin_stats(bin_id(i));
+    const uint64_t size = info_of(bin_id(i)).size;
+    const uint64_t cached = s.cached < s.taken ? s.cached : s.taken;
+    t.live += (s.taken - cached) * size;
+    t.cached += cached * size;
+    t.dirty += s.dirty;
+    const uint64_t held = s.taken * size + s.dirty;
+    if (s.resident > held) t.fragmented += s.resident - held;
+  }
+  t.huge_live = huge_live_bytes();
+  t.live += t.huge_live;
+  const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
+  t.resident = (resident > 0 ? static_cast<uint64_t>(resident) : 0) + t.huge_live;
+  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
+  if (dirty > static_cast<int64_t>(t.dirty)) t.dirty = static_cast<uint64_t>(dirty);
+  t.metadata = metadata_bytes();
+  t.reserved = region_bytes() + huge_reserved_bytes();
+  t.chunks = region_chunks();
+  t.threads = thread_count();
+  t.purged = page_counts.purged.load(order::relaxed);            // relaxed: a statistic
+  t.purge_calls = page_counts.purge_calls.load(order::relaxed);  // relaxed: a statistic
+  t.busy_sections = cpu_caches_busy();
+  return t;
+}
+
+namespace {
+
+void flush(Text& text, Write* write, void* context) {
+  write(context, text.data(), text.length());
+  text.clear();
+}
+
+void put_line(Text& text, const char* what, uint64_t bytes, const char* note) {
+  text << "  " << what;
+  text.column(bytes >> 10, 12) << " KiB  " << note << "\n";
+}
+
+void write_bins(Text& text, Write* write, void* context) {
+  text << "  largest bins    size      chunks        live      cached    dirty KiB\n";
+  bool shown[kBins] = {};
+  for (unsigned row = 0; row < 8; ++row) {
+    unsigned best = 0;
+    uint64_t most = 0;
+    for (unsigned i = 1; i < kBins; ++i) {
+      const uint64_t bytes = bin_stats(bin_id(i)).taken * info_of(bin_id(i)).size;
+      if (!shown[i] && bytes > most) {
+        most = bytes;
+        best = i;
+      }
+    }
+    if (best == 0) break;
+    shown[best] = true;
+    const BinStats s = bin_stats(bin_id(best));
+    text << "        bin";
+    text.column(best, 4).column(info_of(bin_id(best)).size, 9).column(s.chunks, 12);
+    text.column(s.taken - (s.cached < s.taken ? s.cached : s.taken), 12).column(s.cached, 12).column(s.dirty >> 10, 13)
+        << "\n";
+    flush(text, write, context);
+  }
+}
+
+}  // namespace
+
+void write_text(Write* write, void* context) {
+  const Totals t = totals();
+  Text text;
+  text << "folio: statistics\n";
+  put_line(text, "live        ", t.live, "in objects that the program holds");
+  put_line(text, "cached      ", t.cached, "in thread caches, CPU caches and depot");
+  put_line(text, "fragmented  ", t.fragmented, "free, in folios that are partly taken");
+  put_line(text, "dirty       ", t.dirty, "free and waiting to be purged");
+  put_line(text, "metadata    ", t.metadata, "Folio's own");
+  put_line(text, "process RSS ", os::resident_bytes(), "all of it, also what is not Folio's");
+  put_line(text, "reserved    ", t.reserved, "address space for chunks and huge objects");
+  flush(text, write, context);
+  text << "  " << t.chunks << " chunks, " << t.threads << " threads; " << (t.purged >> 10) << " KiB purged in "
+       << t.purge_calls << " calls; " << t.busy_sections << " busy CPU-cache sections\n";
+  write_bins(text, write, context);
+  text << "  next: docs/options.md explains what can be tuned, docs/limits.md what bounds each line\n";
+  flush(text, write, context);
+}
+
+void write_json(Write* write, void* context) {
+  const Totals t = totals();
+  Text text;
+  text << "{\"version\":1,\"live\":" << t.live << ",\"cached\":" << t.cached << ",\"fragmented\":" << t.fragmented
+       << ",\"dirty\":" << t.dirty << ",\"resident\":" << t.resident << ",\"huge_live\":" << t.huge_live
+       << ",\"metadata\":" << t.metadata << ",\"reserved\":" << t.reserved << ",\"chunks\":" << t.chunks
+       << ",\"threads\":" << t.threads << ",\"purged\":" << t.purged << ",\"purge_calls\":" << t.purge_calls
+       << ",\"busy_sections\":" << t.busy_sections << ",\"process_rss\":" << uint64_t{os::resident_bytes()}
+       << ",\"bins\":[";
+  flush(text, write, context);
+  bool first = true;
+  for (unsigned i = 1; i < kBins; ++i) {
+    const BinStats s = bin_stats(bin_id(i));
+    if (s.chunks == 0) continue;
+    text << (first ? "" : ",") << "{\"bin\":" << uint64_t{i} << ",\"size\":" << uint64_t{info_of(bin_id(i)).size}
+         << ",\"chunks\":" << s.chunks << ",\"taken\":" << s.taken << ",\"cached\":" << s.cached
+         << ",\"resident\":" << s.resident << ",\"dirty\":" << s.dirty << "}";
+    first = false;
+    flush(text, write, context);
+  }
+  text << "]}\n";
+  flush(text, write, context);
+}
+
+void print_at_exit() {
+  write_text([](void*, const char* text, size_t length) { os::write_error(text, length); }, nullptr);
+}
+
+}  // namespace folio

@@ -1,0 +1,376 @@
+// Take, give and open.
+//
+//   take_objects -> take_from_class -> take_from_chunk -> take_from_folio -> note_taken (residency)
+//                -> open_chunk
+//   give_objects -> give_bits -> hints, note_given (residency)
+#include "folio/bin.h"
+
+#include "os/os.h"
+#include "os/report.h"
+#include "space/metadata.h"
+#include "space/pages.h"
+#include "space/region.h"
+
+namespace folio {
+
+constinit Bin bins[kBins];
+
+unsigned unit_shift(const BinInfo& info) {
+  // A folio is 64 * size bytes. The fewest folios that make whole pages are a power of two of them.
+  const unsigned page_shift = lowest_bit(os::page_bytes());
+  const unsigned folio_shift = lowest_bit(uint64_t{info.size} * kFolioObjects);
+  return folio_shift >= page_shift ? 0 : page_shift - folio_shift;
+}
+
+uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
+  const uint64_t valid = d.valid(folio);
+  // [object] acquire: sees what the last owner wrote; pairs with clear_bits. [hint] seq_cst: before the hints are read.
+  const uint64_t before = d.occupancy(folio).fetch_or(mask, order::seq_cst);
+  const Fullness after = fullness_of(before | mask, valid);
+  if (after != kFull && after != fullness_of(before, valid)) raise_folio(d, folio, after);
+  return before;
+}
+
+namespace {
+
+int64_t bytes_of(unsigned objects, const BinInfo& info) { return int64_t{objects} * info.size; }
+
+// Objects of a page and more: residency is known for each. Returns those of `mine` that were not resident.
+uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine) {
+  // Relaxed: the bits change only while their objects are taken, by the taker, or claimed, by a purge; both take them
+  // from each other through the occupancy word.
+  Word& resident = d.resident(folio);
+  uint64_t fresh = mine & ~resident.load(order::relaxed);
+  if (fresh != 0) {
+    resident.fetch_or(fresh, order::relaxed);  // relaxed: see above
+    count_resident(bytes_of(popcount(fresh), d.info()));
+  }
+  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()));
+  Word& aged = d.aged(folio);
+  if ((aged.load(order::relaxed) & mine) != 0) aged.fetch_and(~mine, order::relaxed);  // relaxed: see above
+  return fresh;
+}
+
+// Smaller objects: residency is known for units of folios, and changes when an empty folio is taken from.
+void note_taken_unit(Descriptor& d, unsigned folio) {
+  const BinInfo& info = d.info();
+  const unsigned shift = unit_shift(info), unit = folio >> shift;
+  const uint64_t bit = uint64_t{1} << unit % 64;
+  Word& resident = d.resident(unit / 64);
+  // Relaxed: a purge clears the bit only while it holds every folio of the unit; the caller holds an object of one.
+  const bool was_resident = (resident.load(order::relaxed) & bit) != 0 ||
+                            (resident.fetch_or(bit, order::relaxed) & bit) != 0;  // relaxed: see above
+  if (was_resident) {
+    count_dirty(-bytes_of(kFolioObjects, info));
+  } else {
+    const unsigned first = unit << shift, rest = info.folios - first;
+    const unsigned folios = rest < (1u << shift) ? rest : 1u << shift;
+    count_resident(bytes_of(folios * kFolioObjects, info));
+    if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));  // its neighbours are free and resident
+  }
+  Word& aged = d.aged(unit / 64);
+  if ((aged.load(order::relaxed) & bit) != 0) aged.fetch_and(~bit, order::relaxed);  // relaxed: see above
+}
+
+unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want,
+                         bool* zero) {
+  Word& word = d.occupancy(folio);
+  const uint64_t valid = d.valid(folio);
+  const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides
+  const uint64_t choice = fullness_of(now, valid) == looked_like ? lowest_bits(valid & ~now, want) : 0;
+  if (choice == 0) {
+    lower_folio(d, folio, looked_like);
+    return 0;
+  }
+  const uint64_t before = set_bits(d, folio, choice);
+  const uint64_t mine = choice & ~before;
+  if (fullness_of(before | choice, valid) != looked_like) lower_folio(d, folio, looked_like);
+  if (mine == 0) return 0;
+  uint64_t fresh = 0;
+  if (d.info().tracks_objects) {
+    fresh = note_taken_objects(d, folio, mine);
+  } else if (before == 0) {
+    note_taken_unit(d, folio);
+  }
+  unsigned count = 0;
+  for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
+    objects[count++] = object_at(d, folio * kFolioObjects + lowest_bit(rest));
+  }
+  // A slot that is not a whole number of real pages shares one with its neighbour, which a purge may have spared.
+  if (zero != nullptr) *zero = (fresh & -mine & mine) != 0 && d.info().size % os::page_bytes() == 0;
+  return count;
+}
+
+unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero) {
+  unsigned got = 0;
+  while (got < want) {
+    const int folio = find_folio(d, fullness);
+    if (folio < 0) {
+      lower_chunk(d, fullness);
+      break;
+    }
+    got += take_from_folio(d, static_cast<unsigned>(folio), fullness, objects + got, want - got,
+                           got == 0 ? zero : nullptr);
+  }
+  return got;
+}
+
+HintBlock* block_for(BinId bin, Window* window) {
+  Atomic<HintBlock*>& head = bins[index(bin)].blocks;
+  // [blocks] acquire: sees the blocks' windows; pairs with the compare_exchange below.
+  HintBlock* first = head.load(order::acquire);
+  for (HintBlock* block = first; block != nullptr; block = block->next) {
+    if (block->window == window) return block;
+  }
+  auto* block = static_cast<HintBlock*>(metadata_alloc(sizeof(HintBlock)));
+  if (block == nullptr) return nullptr;
+  block->window = window;
+  do {
+    block->next = first;
+    // [blocks] release: publishes window and next; pairs with the loads of `blocks`. Two threads may each add a block
+    // for one window: every descriptor names its own, so both are used.
+  } while (!head.compare_exchange(first, block, order::release));
+  return block;
+}
+
+// A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
+// chunk's address space and nothing else.
+Descriptor* open_chunk(BinId bin) {
+  char* chunk = acquire_chunk();
+  if (chunk == nullptr) return nullptr;
+  Window* window = window_make(chunk);
+  HintBlock* block = window == nullptr ? nullptr : block_for(bin, window);
+  auto* d = block == nullptr ? nullptr : static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
+  if (d == nullptr) return nullptr;  // no metadata: the chunk's address space is lost, the process is out of memory
+  d->chunk = chunk;
+  d->block = block;
+  d->bin = bin;
+  d->seal = Descriptor::seal_for(chunk, bin);
+  set_chunk(window, chunk, d, index(bin));
+  raise_chunk(*d, kEmpty);
+  return d;
+}
+
+}  // namespace
+
+unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero) {
+  unsigned got = 0;
+  // [blocks] acquire: pairs with block_for.
+  HintBlock* const blocks = bins[index(bin)].blocks.load(order::acquire);
+  for (unsigned f = kNearlyFull; f <= kEmpty; ++f) {
+    const auto fullness = static_cast<Fullness>(f);
+    for (HintBlock* block = blocks; block != nullptr && got < want; block = block->next) {
+      while (got < want) {
+        Descriptor* d = find_chunk(*block, fullness);
+        if (d == nullptr) break;
+        got += take_from_chunk(*d, fullness, objects + got, want - got, got == 0 ? zero : nullptr);
+      }
+    }
+  }
+  return got;
+}
+
+namespace {
+
+// Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
+// round while the bin grows by one chunk for each call.
+void mend_next_chunks(BinId bin) {
+  constexpr unsigned kAtOnce = 2;
+  Atomic<unsigned>& mended = bins[index(bin)].mended;
+  const unsigned turn = mended.load(order::relaxed);  // relaxed: any chunk will do
+  unsigned number = 0;
+  visit_chunks(bin, [&](Descriptor& d) {
+    if (number++ < turn) return true;
+    mend_chunk(d);
+    return number < turn + kAtOnce;
+  });
+  mended.store(number == turn + kAtOnce ? number : 0, order::relaxed);  // relaxed: as above
+}
+
+}  // namespace
+
+unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
+  for (;;) {
+    unsigned got = take_objects_in_open_chunks(bin, objects, want, zero);
+    if (got != 0) return got;
+    // Stale hints that this look corrected, and those mended here, may show room.
+    mend_next_chunks(bin);
+    got = take_objects_in_open_chunks(bin, objects, want, zero);
+    if (got != 0) return got;
+    if (open_chunk(bin) == nullptr) return 0;
+  }
+}
+
+Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) {
+  const uint64_t valid = d.valid(folio);
+  // [object] release: what the program wrote comes before the next owner; pairs with set_bits and a purge's claim.
+  // [hint] seq_cst: before the hints are read.
+  const uint64_t before = d.occupancy(folio).fetch_and(~mask, order::seq_cst);
+  const uint64_t left = before & ~mask;
+  const Fullness after = fullness_of(left, valid);
+  if (after != fullness_of(before, valid)) raise_folio(d, folio, after);
+  return {before & mask, left};
+}
+
+namespace {
+
+// The pages of what was given may go: all of an empty folio's, or those of each large object.
+void note_given(Descriptor& d, const Cleared& cleared) {
+  if (cleared.bits == 0) return;
+  if (d.info().tracks_objects) {
+    count_dirty(bytes_of(popcount(cleared.bits), d.info()));
+  } else if (cleared.left == 0) {
+    count_dirty(bytes_of(kFolioObjects, d.info()));
+  } else {
+    return;
+  }
+  raise_chunk(d, kDirty);
+}
+
+void give_folio(Descriptor& d, unsigned folio, uint64_t mask, const char* function) {
+  const Cleared cleared = clear_bits(d, folio, mask);
+  note_given(d, cleared);
+  for (uint64_t twice = mask & ~cleared.bits; twice != 0; twice &= twice - 1) {
+    report_double_free(function, object_at(d, folio * kFolioObjects + lowest_bit(twice)), d.bin);
+  }
+}
+
+// Finds the descriptors of objects that are given, most of which share a chunk with the one before.
+struct GivenFinder {
+  BinId bin;
+  const char* function;
+  Descriptor* descriptor = nullptr;
+  unsigned number = 0;
+
+  // Sets descriptor and number, or returns false after a report.
+  bool find(void* object) {
+    if (descriptor == nullptr || chunk_start(object) != descriptor->chunk || !find_in_chunk(object)) {
+      const Place place = place_of(object);
+      if (place.descriptor == nullptr || place.base != object || place.descriptor->bin != bin) {
+        report_not_start(function, object, place, bin);
+        return false;
+      }
+      descriptor = place.descriptor;
+      number = place.object;
+    }
+    return true;
+  }
+
+  bool find_in_chunk(void* object) {
+    const BinInfo& info = info_of(bin);
+    number = object_number(info, object);
+    return number < info.objects && object_at(*descriptor, number) == object;
+  }
+};
+
+}  // namespace
+
+void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
+  struct {
+    Descriptor* descriptor;
+    unsigned folio;
+    uint64_t bit;
+  } items[kFolioObjects];
+  unsigned n = 0;
+  GivenFinder finder{bin, function};
+  for (unsigned i = 0; i < count; ++i) {
+    if (!finder.find(objects[i])) continue;
+    items[n++] = {finder.descriptor, finder.number / kFolioObjects, uint64_t{1} << finder.number % kFolioObjects};
+  }
+  // Gathering is quadratic in the distinct folios, at most 62: cheaper than sorting, and mostly there are few.
+  while (n != 0) {
+    Descriptor* const d = items[0].descriptor;
+    const unsigned folio = items[0].folio;
+    uint64_t mask = 0;
+    unsigned left = 0;
+    for (unsigned i = 0; i < n; ++i) {
+      if (items[i].descriptor == d && items[i].folio == folio && (mask & items[i].bit) == 0) {
+        mask |= items[i].bit;
+      } else {
+        items[left++] = items[i];  // another folio, or the same object twice: that one is found clear in a later round
+      }
+    }
+    n = left;
+    give_folio(*d, folio, mask, function);
+  }
+}
+
+Place place_of(const void* address) {
+  auto* d = static_cast<Descriptor*>(descriptor_at(address));
+  if (d == nullptr) return {nullptr, 0, nullptr, nullptr, false};
+  // What leads here and what is there must say the same; else the descriptor was overwritten, and nothing in it is
+  // used.
+  if (index(d->bin) != chunk_code(address) || !d->sealed()) return {nullptr, 0, nullptr, nullptr, true};
+  const BinInfo& info = d->info();
+  const unsigned object = object_number(info, address);
+  if (object >= info.objects) return {nullptr, 0, nullptr, nullptr, false};
+  return {d, object, object_at(*d, object), d->slot(object) + info.size, false};
+}
+
+namespace {
+
+Text& put_bin(Text& line, BinId bin) {
+  return line << static_cast<uint64_t>(info_of(bin).size) << "-byte object (bin " << static_cast<uint64_t>(index(bin))
+              << ")";
+}
+
+}  // namespace
+
+void report_double_free(const char* function, const void* object, BinId bin) {
+  Text line = misuse_line(function, object);
+  line << "double free of a ";
+  put_bin(line, bin);
+  report_misuse(line, "double-free");
+}
+
+void report_not_start(const char* function, const void* address, const Place& place, BinId bin) {
+  Text line = misuse_line(function, address);
+  if (place.damaged) {
+    line << "descriptor of chunk " << static_cast<const void*>(chunk_start(address)) << " is damaged";
+    return report_misuse(line, "damaged-descriptor");
+  }
+  line << "not the start of an object: ";
+  if (place.descriptor == nullptr) {
+    line << "in the unused end of a chunk (bin " << static_cast<uint64_t>(index(bin)) << ")";
+  } else {
+    line << "inside a ";
+    put_bin(line, bin) << " at " << static_cast<const void*>(place.base);
+  }
+  report_misuse(line, "invalid-free");
+}
+
+namespace {
+
+bool check_folio(Descriptor& d, unsigned folio) {
+  const uint64_t word = d.occupancy(folio).load(order::relaxed);  // relaxed: nothing is in flight
+  const uint64_t valid = d.valid(folio);
+  if ((word & ~valid) != 0) return false;
+  const Fullness fullness = fullness_of(word, valid);
+  if (fullness != kFull) {
+    const uint64_t bits = d.hint(fullness, folio / 64).load(order::relaxed);  // relaxed: nothing is in flight
+    if (((bits >> folio % 64 & 1) != 0) == (fullness == kEmpty)) return false;
+    const unsigned slot = window_slot(d.chunk);
+    const uint64_t chunks = d.block->chunks[fullness][slot / 64].load(order::relaxed);  // relaxed: nothing is in flight
+    const uint64_t summary = d.block->summary[fullness].load(order::relaxed);           // relaxed: nothing is in flight
+    if ((chunks >> slot % 64 & 1) == 0 || (summary >> slot / 64 & 1) == 0) return false;
+  }
+  const BinInfo& info = d.info();
+  const unsigned unit = folio >> unit_shift(info);
+  // relaxed: as above
+  const uint64_t resident = d.resident(info.tracks_objects ? folio : unit / 64).load(order::relaxed);
+  return info.tracks_objects ? (word & ~resident) == 0 : word == 0 || (resident >> unit % 64 & 1) != 0;
+}
+
+}  // namespace
+
+bool check_bin(BinId bin) {
+  bool good = true;
+  visit_chunks(bin, [&](Descriptor& d) {
+    good = d.sealed();
+    for (unsigned folio = 0; good && folio < d.info().folios; ++folio) good = check_folio(d, folio);
+    return good;
+  });
+  return good;
+}
+
+}  // namespace folio

@@ -1,0 +1,89 @@
+// The chunk descriptor: all that is known of one chunk of objects. It lies in the metadata region.
+//
+//   Descriptor | nearly[n] | partly[n] | not_empty[n] | resident[r] | aged[r] | occupancy[f] |     64-bit words
+//
+//   f = folios of the chunk             n = ceil(f / 64)             r = f where residency is known for each object,
+//                                       else n
+//
+// Zero-filled it is a valid, entirely free chunk with no page resident, so opening one writes only the header.
+//
+//   occupancy[i]   bit j: object 64 i + j is taken (by the program or a cache). The truth; everything else is a hint.
+//   nearly, partly bit i: folio i may be nearly or partly full. not_empty is stored the other way round: bit i clear:
+//   folio
+//                  i may be empty.
+//   resident       which purge units (or objects) may have resident pages. aged: which of these were free at the last
+//                  tick.
+//
+// Who may touch it: the header is written once, before the chunk is published; words are changed by anybody, by single
+// atomic instructions, under the protocols of bin.h and purge.h.
+//
+// Invariants (check()): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
+// room has its hint raised in its class, and so has its chunk; an object that is taken has its resident bit set.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "config/size_classes.h"
+
+namespace folio {
+
+struct HintBlock;
+
+using Word = Atomic<uint64_t>;
+
+struct Descriptor {
+  char* chunk;       // start of the chunk
+  HintBlock* block;  // holds the chunk's own hints
+  BinId bin;
+  uint32_t seal;  // of the two above; a descriptor whose seal is broken was overwritten
+
+  static size_t bytes_for(BinId bin);
+  static uint32_t seal_for(const char* chunk, BinId bin) {
+    return static_cast<uint32_t>((reinterpret_cast<uintptr_t>(chunk) >> kChunkShift) * 0x9e3779b1u) ^
+           (index(bin) << 24) ^ 0x666f6c69u;
+  }
+
+  const BinInfo& info() const { return info_of(bin); }
+  bool sealed() const { return seal == seal_for(chunk, bin); }
+
+  Word* words() { return reinterpret_cast<Word*>(this + 1); }
+  unsigned hint_words() const { return (info().folios + 63u) / 64u; }
+  unsigned residency_words() const { return info().tracks_objects ? info().folios : hint_words(); }
+
+  Word& hint(unsigned fullness, unsigned word) { return words()[fullness * hint_words() + word]; }
+  Word& resident(unsigned word) { return words()[3 * hint_words() + word]; }
+  Word& aged(unsigned word) { return words()[3 * hint_words() + residency_words() + word]; }
+  Word& occupancy(unsigned folio) { return words()[3 * hint_words() + 2 * residency_words() + folio]; }
+
+  uint64_t valid(unsigned folio) const { return folio + 1u == info().folios ? info().last_valid : ~uint64_t{0}; }
+  char* slot(unsigned object) const { return chunk + size_t{object} * info().size; }
+};
+static_assert(sizeof(Descriptor) % sizeof(Word) == 0);
+
+inline size_t Descriptor::bytes_for(BinId bin) {
+  Descriptor shape{};
+  shape.bin = bin;
+  const size_t words = 3 * shape.hint_words() + 2 * shape.residency_words() + shape.info().folios;
+  return sizeof(Descriptor) + words * sizeof(Word);
+}
+
+// Where in its slot an object starts: a multiple of 64 below 4096, a hash of the slot's address, never stored.
+inline size_t object_offset(const BinInfo& info, const char* slot) {
+  if (!info.has_offset) return 0;
+  return ((reinterpret_cast<uintptr_t>(slot) >> 12) * 0x9e3779b97f4a7c15u >> 58) * 64;
+}
+
+inline char* object_at(const Descriptor& d, unsigned object) {
+  char* slot = d.slot(object);
+  return slot + object_offset(d.info(), slot);
+}
+
+// The number in its chunk of the slot that holds `address`. At least info.objects for the chunk's unused tail.
+inline unsigned object_number(const BinInfo& info, const void* address) {
+  const uint64_t offset = reinterpret_cast<uintptr_t>(address) % kChunkBytes;
+  return static_cast<unsigned>((offset * info.multiplier) >> kDivisionShift);
+}
+
+}  // namespace folio

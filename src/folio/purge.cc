@@ -1,0 +1,251 @@
+#include "folio/purge.h"
+
+#include "folio/bin.h"
+#include "os/os.h"
+#include "space/pages.h"
+
+namespace folio {
+
+namespace {
+
+// Which bits of a word of residency a purge may take now.
+uint64_t candidates(const Word& resident, const Word& aged, uint64_t free, PurgeWhich which) {
+  const uint64_t all = resident.load(order::relaxed) & free;  // relaxed: a guess, the claim decides
+  // relaxed: marks only delay or hasten a purge
+  return which == PurgeWhich::kAll ? all : all & aged.load(order::relaxed);
+}
+
+// ---- Objects smaller than a page: whole units ----
+
+struct Unit {
+  unsigned first, folios;
+};
+
+Unit unit_at(const Descriptor& d, unsigned unit) {
+  const unsigned shift = unit_shift(d.info()), first = unit << shift, rest = d.info().folios - first;
+  return {first, rest < (1u << shift) ? rest : 1u << shift};
+}
+
+void release_unit(Descriptor& d, Unit unit) {
+  for (unsigned i = 0; i < unit.folios; ++i) clear_bits(d, unit.first + i, d.valid(unit.first + i));
+}
+
+bool claim_unit(Descriptor& d, Unit unit) {
+  for (unsigned i = 0; i < unit.folios; ++i) {
+    uint64_t empty = 0;
+    // [object] acquire: the pages are no longer used; pairs with clear_bits.
+    if (!d.occupancy(unit.first + i).compare_exchange(empty, d.valid(unit.first + i), order::acquire)) {
+      release_unit(d, {unit.first, i});
+      return false;
+    }
+  }
+  return true;
+}
+
+bool looks_empty(Descriptor& d, Unit unit) {
+  for (unsigned i = 0; i < unit.folios; ++i) {
+    // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with clear_bits.
+    if (d.occupancy(unit.first + i).load(order::seq_cst) != 0) return false;
+  }
+  return true;
+}
+
+// Purges units [from, to), which are claimed, and gives them back. *more: the kernel refused.
+size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
+  const unsigned first = unit_at(d, from).first;
+  const Unit last = unit_at(d, to - 1);
+  const unsigned folios = last.first + last.folios - first;
+  const size_t folio_bytes = size_t{d.info().size} * kFolioObjects;
+  char* start = d.chunk + first * folio_bytes;
+  size_t bytes = round_up(folios * folio_bytes, os::page_bytes());
+  if (start + bytes > d.chunk + kChunkBytes) bytes = static_cast<size_t>(d.chunk + kChunkBytes - start);
+  const bool gone = purge_pages(start, bytes);
+  for (unsigned unit = from; unit < to; ++unit) {
+    const uint64_t bit = uint64_t{1} << unit % 64;
+    // Relaxed: the claim is held; the next taker comes after its release.
+    if (gone) d.resident(unit / 64).fetch_and(~bit, order::relaxed);
+    d.aged(unit / 64).fetch_and(~bit, order::relaxed);  // relaxed: as above
+    release_unit(d, unit_at(d, unit));
+  }
+  if (!gone) {
+    *more = true;
+    return 0;
+  }
+  count_resident(-static_cast<int64_t>(folios * folio_bytes));
+  count_dirty(-static_cast<int64_t>(folios * folio_bytes));
+  return bytes;
+}
+
+// One pass over the chunk. *more: something free and resident remains.
+size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more) {
+  const unsigned shift = unit_shift(d.info());
+  const unsigned units = (d.info().folios + (1u << shift) - 1) >> shift;
+  const size_t unit_bytes = (size_t{d.info().size} * kFolioObjects) << shift;
+  const unsigned run_most = static_cast<unsigned>(kPurgeRunBytes / unit_bytes) + 1;
+  size_t purged = 0;
+  unsigned run_start = 0, run_length = 0;
+  for (unsigned unit = 0; unit < units; ++unit) {
+    const unsigned w = unit / 64;
+    const uint64_t bit = uint64_t{1} << unit % 64;
+    bool take = false;
+    // Occupancy first: what its giver made resident is then seen. Relaxed: ordered by that look.
+    if (looks_empty(d, unit_at(d, unit)) && (d.resident(w).load(order::relaxed) & bit) != 0) {
+      take = purged < most_bytes && candidates(d.resident(w), d.aged(w), bit, which) != 0 &&
+             claim_unit(d, unit_at(d, unit));
+      if (!take) *more = true;
+    }
+    if (take && run_length == 0) run_start = unit;
+    if (take) ++run_length;
+    if (run_length != 0 && (!take || run_length == run_most || unit + 1 == units)) {
+      purged += purge_run(d, run_start, run_start + run_length, more);
+      run_length = 0;
+    }
+  }
+  return purged;
+}
+
+// ---- Objects of a page and more: the whole pages of free runs ----
+
+// Purges the pages inside objects [from, to) of a folio, all claimed.
+size_t purge_objects_run(Descriptor& d, unsigned from, unsigned to, bool* gone) {
+  const size_t page = os::page_bytes();
+  const auto start = round_up(reinterpret_cast<uintptr_t>(d.slot(from)), page);
+  const auto slots_end = reinterpret_cast<uintptr_t>(d.slot(to));
+  // Nobody else uses the page in which the last slot of the chunk ends.
+  const auto end = to == d.info().objects ? round_up(slots_end, page) : round_down(slots_end, page);
+  size_t purged = 0;
+  for (uintptr_t at = start; at < end; at += kPurgeRunBytes) {
+    const size_t bytes = end - at < kPurgeRunBytes ? end - at : kPurgeRunBytes;
+    if (purge_pages(reinterpret_cast<void*>(at), bytes)) {
+      purged += bytes;
+    } else {
+      *gone = false;
+    }
+  }
+  return purged;
+}
+
+size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which) {
+  Word& word = d.occupancy(folio);
+  Word& resident = d.resident(folio);
+  const uint64_t valid = d.valid(folio);
+  const uint64_t free = valid & ~word.load(order::seq_cst);  // [hint] seq_cst: the second look; pairs with clear_bits
+  if (candidates(resident, d.aged(folio), free, which) == 0) return 0;
+  const uint64_t mine = free & ~set_bits(d, folio, free);
+  const uint64_t were_resident = resident.load(order::relaxed) & mine;  // relaxed: the claim is held
+  bool gone = true;
+  size_t purged = 0;
+  // Runs of claimed neighbours, not only of resident ones: the page that two objects share goes with the later of them.
+  for (uint64_t rest = mine; rest != 0;) {
+    const unsigned from = lowest_bit(rest);
+    const uint64_t after = ~rest >> from;
+    const unsigned length = after == 0 ? 64 - from : lowest_bit(after);
+    const uint64_t run = low_mask(length) << from;
+    if ((run & were_resident) != 0) {
+      // One neighbour more on either side: its end of a shared page.
+      unsigned first = lowest_bit(run & were_resident), last = highest_bit(run & were_resident);
+      if (first > from) --first;
+      if (last + 1 < from + length) ++last;
+      purged += purge_objects_run(d, folio * kFolioObjects + first, folio * kFolioObjects + last + 1, &gone);
+    }
+    rest &= ~run;
+  }
+  if (gone && were_resident != 0) {
+    resident.fetch_and(~were_resident, order::relaxed);  // relaxed: the claim is held
+    const int64_t bytes = int64_t{popcount(were_resident)} * d.info().size;
+    count_resident(-bytes);
+    count_dirty(-bytes);
+  }
+  d.aged(folio).fetch_and(~mine, order::relaxed);  // relaxed: a mark only
+  clear_bits(d, folio, mine);
+  return purged;
+}
+
+size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more) {
+  size_t purged = 0;
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    if (purged < most_bytes) purged += purge_folio(d, folio, which);
+    // [hint] seq_cst: as in purge_folio
+    const uint64_t taken = d.occupancy(folio).load(order::seq_cst);
+    if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) *more = true;  // relaxed: ordered by that look
+  }
+  return purged;
+}
+
+size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes) {
+  // The hint is lowered before the look: whatever is freed after it raises it again.
+  lower_chunk(d, kDirty);
+  bool more = false;
+  const size_t purged =
+      d.info().tracks_objects ? purge_objects(d, which, most_bytes, &more) : purge_units(d, which, most_bytes, &more);
+  if (more) raise_chunk(d, kDirty);
+  return purged;
+}
+
+void age_chunk(Descriptor& d) {
+  if (d.info().tracks_objects) {
+    for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+      // Relaxed: marks only delay or hasten a purge.
+      const uint64_t free = d.resident(folio).load(order::relaxed) & ~d.occupancy(folio).load(order::relaxed);
+      if (free != 0) d.aged(folio).fetch_or(free, order::relaxed);
+    }
+    return;
+  }
+  const unsigned shift = unit_shift(d.info());
+  for (unsigned unit = 0; unit << shift < d.info().folios; ++unit) {
+    const uint64_t bit = uint64_t{1} << unit % 64;
+    // Relaxed: as above.
+    // relaxed: a mark
+    if ((d.resident(unit / 64).load(order::relaxed) & bit) != 0 && looks_empty(d, unit_at(d, unit))) {
+      d.aged(unit / 64).fetch_or(bit, order::relaxed);  // relaxed: as above
+    }
+  }
+}
+
+// Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, until it returns false.
+template <class Visit>
+bool visit_dirty(unsigned bin, Visit&& visit) {
+  // [blocks] acquire: pairs with block_for.
+  for (HintBlock* block = bins[bin].blocks.load(order::acquire); block != nullptr; block = block->next) {
+    for (unsigned slot = 0; slot < kWindowChunks;) {
+      Descriptor* d = find_chunk(*block, kDirty, slot);
+      if (d == nullptr) break;
+      if (!visit(*d)) return false;
+      slot = window_slot(d->chunk) + 1;
+    }
+  }
+  return true;
+}
+
+// Where the next purge starts, so that no bin is always last.
+constinit Atomic<unsigned> next_bin{0};
+
+}  // namespace
+
+size_t purge_bins(PurgeWhich which, size_t most_bytes) {
+  const unsigned first = next_bin.load(order::relaxed);  // relaxed: a starting point
+  size_t purged = 0;
+  for (unsigned i = 0; i < kBins - 1; ++i) {
+    const unsigned bin = (first + i) % (kBins - 1);
+    const bool all = visit_dirty(bin + 1, [&](Descriptor& d) {
+      purged += purge_chunk(d, which, most_bytes - purged);
+      return purged < most_bytes;
+    });
+    if (!all) {
+      next_bin.store(bin, order::relaxed);  // relaxed: a starting point
+      break;
+    }
+  }
+  return purged;
+}
+
+void age_bins() {
+  for (unsigned bin = 1; bin < kBins; ++bin) {
+    visit_dirty(bin, [](Descriptor& d) {
+      age_chunk(d);
+      return true;
+    });
+  }
+}
+
+}  // namespace folio

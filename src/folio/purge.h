@@ -1,0 +1,31 @@
+// Purge: giving the physical pages of free objects back to the kernel.
+//
+//   claim    take what is free: CAS(0, all) for each folio of a unit of small objects, fetch_or of the free bits of a
+//            folio of large ones. Nothing can be taken meanwhile, and nobody waits: takers look elsewhere.
+//   purge    madvise the whole pages inside; clear their resident bits.
+//   give     fetch_and the claim away, raise the hints.
+//
+// A thread that stops between claim and give keeps that unit from the others, nothing else.
+//
+// Decay: a tick purges what the tick before had marked as aged, and marks what is free and resident now; taking clears
+// the mark. So pages go between one and two ticks after they were freed.
+#pragma once
+
+#include <stddef.h>
+
+namespace folio {
+
+enum class PurgeWhich {
+  kAll,   // whatever is free and resident
+  kAged,  // what the last tick marked
+};
+
+// Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes. Returns bytes given back. Any thread, any time.
+size_t purge_bins(PurgeWhich which, size_t most_bytes);
+
+// Marks everything that is free and resident as aged. Cheap: no system call.
+void age_bins();
+
+inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
+
+}  // namespace folio

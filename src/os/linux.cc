@@ -1,0 +1,272 @@
+// Linux: os.h by raw system calls, so that errno is never touched and no libc lock is ever taken.
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "arch/arch.h"
+#include "base/atomic.h"
+#include "base/bits.h"
+#include "config/size_classes.h"
+#include "os/os.h"
+
+extern char** environ;
+
+// glibc 2.35 and newer registers an rseq area for each thread; others have no such symbols.
+extern "C" {
+[[gnu::weak]] extern const ptrdiff_t __rseq_offset;
+[[gnu::weak]] extern const unsigned __rseq_size;
+}
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+#ifndef AT_RSEQ_FEATURE_SIZE
+#define AT_RSEQ_FEATURE_SIZE 27
+#endif
+
+namespace folio::os {
+
+namespace {
+
+template <class... A>
+long call(long n, A... a) {
+  return arch::syscall6(n, (long)a...);
+}
+
+bool failed(long result) { return result < 0 && result > -4096; }
+
+void* map(size_t bytes) {
+  const long at =
+      call(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return failed(at) ? nullptr : reinterpret_cast<void*>(at);
+}
+
+// Zero until asked; every thread that asks computes the same.
+constinit Atomic<size_t> page_bytes_{0};
+
+}  // namespace
+
+size_t page_bytes() {
+  size_t bytes = page_bytes_.load(order::relaxed);  // relaxed: one value only, and nothing hangs on it
+  if (bytes == 0) {
+    bytes = getauxval(AT_PAGESZ);
+    if (bytes < kPageBytesLeast) bytes = kPageBytesLeast;
+    page_bytes_.store(bytes, order::relaxed);  // relaxed: as above
+  }
+  return bytes;
+}
+
+void* reserve(size_t bytes, size_t alignment) {
+  const size_t slack = alignment > page_bytes() ? alignment - page_bytes() : 0;
+  auto* start = static_cast<char*>(map(bytes + slack));
+  if (start == nullptr) return nullptr;
+  auto* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), alignment));
+  // What cannot be trimmed (a mapping limit) is address space lost, nothing else.
+  if (aligned != start) unreserve(start, static_cast<size_t>(aligned - start));
+  const size_t tail = slack - static_cast<size_t>(aligned - start);
+  if (tail != 0) unreserve(aligned + bytes, tail);
+  if ((reinterpret_cast<uintptr_t>(aligned) + bytes - 1) >> arch::kAddressBits != 0) {
+    unreserve(aligned, bytes);
+    return nullptr;
+  }
+  // Where huge pages are "always" on, the first touch of a sparse chunk would cost 2 MiB.
+  call(SYS_madvise, aligned, bytes, MADV_NOHUGEPAGE);
+  return aligned;
+}
+
+bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, address, bytes)); }
+
+bool purge(void* address, size_t bytes) {
+  // Not MADV_FREE: it leaves resident memory looking high until the kernel needs it, which users take for a leak.
+  return !failed(call(SYS_madvise, address, bytes, MADV_DONTNEED));
+}
+
+namespace {
+
+bool move_range(char* from, char* to, size_t bytes) {
+  // MREMAP_DONTUNMAP (Linux 5.7) leaves `from` mapped and empty, so no other thread's mmap can land there.
+  return !failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to));
+}
+
+bool is_mapped(char* address, size_t bytes) {
+  unsigned char residency[64];
+  const size_t step = sizeof residency * page_bytes();
+  for (size_t done = 0; done < bytes; done += step) {
+    const size_t part = bytes - done < step ? bytes - done : step;
+    if (failed(call(SYS_mincore, address + done, part, residency))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroyed) {
+  auto* source = static_cast<char*>(from);
+  auto* target = static_cast<char*>(to);
+  *destroyed = false;
+  if (move_range(source, target, bytes)) return bytes;
+  size_t moved = 0;
+  while (moved < bytes && move_range(source + moved, target + moved, step)) moved += step;
+  // The kernel checks arguments and limits before it unmaps the target, but may run out of memory after it. What was
+  // moved goes back then: `from` still is mapped there.
+  if (moved < bytes && !is_mapped(target + moved, bytes - moved)) {
+    while (moved > 0 && move_range(target + moved - step, source + moved - step, step)) moved -= step;
+    *destroyed = true;
+  }
+  return *destroyed ? 0 : moved;
+}
+
+bool peek(void* to, const void* from, size_t bytes) {
+  iovec local{to, bytes}, remote{const_cast<void*>(from), bytes};
+  return call(SYS_process_vm_readv, call(SYS_getpid), &local, 1, &remote, 1, 0) == static_cast<long>(bytes);
+}
+
+namespace {
+
+// Offset in the rseq area of the number that cpu() returns; 0 until looked up, kNoRseq if there is no area.
+constinit Atomic<unsigned> rseq_field{0};
+constexpr unsigned kNoRseq = 1;
+constexpr unsigned kRseqCpuId = 4, kRseqMmCid = 24;
+
+unsigned find_rseq_field() {
+  unsigned field = kNoRseq;
+  if (&__rseq_size != nullptr && __rseq_size != 0) {
+    // mm_cid (Linux 6.3): dense from 0 in a process that is limited to a few of many CPUs.
+    field = getauxval(AT_RSEQ_FEATURE_SIZE) >= kRseqMmCid + 4 ? kRseqMmCid : kRseqCpuId;
+  }
+  rseq_field.store(field, order::relaxed);  // relaxed: every thread computes the same
+  return field;
+}
+
+}  // namespace
+
+unsigned cpu() {
+  unsigned field = rseq_field.load(order::relaxed);  // relaxed: a constant once it is known
+  if (field == 0) field = find_rseq_field();
+  if (field != kNoRseq) {
+    const auto id = *reinterpret_cast<volatile uint32_t*>(arch::thread_pointer() + __rseq_offset + field);
+    if (static_cast<int32_t>(id) >= 0) return id;
+  }
+  unsigned id = 0;
+  call(SYS_getcpu, &id, nullptr, nullptr);
+  return id;
+}
+
+uint64_t now_ms() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000 + static_cast<uint64_t>(t.tv_nsec) / 1000000;
+}
+
+void sleep_ms(uint64_t ms) {
+  timespec t{static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000 * 1000000)};
+  call(SYS_nanosleep, &t, nullptr);
+}
+
+namespace {
+
+struct ThreadStart {
+  void (*main)(void*);
+  void* argument;
+};
+// Only one thread is ever started at a time (the housekeeper guards it), so its arguments can lie here.
+constinit ThreadStart thread_start{};
+
+void* run_thread(void*) {
+  const ThreadStart start = thread_start;
+  start.main(start.argument);
+  return nullptr;
+}
+
+}  // namespace
+
+bool start_thread(void (*main)(void*), void* argument) {
+  thread_start = {main, argument};
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return false;
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  // room for a program's large static TLS, which glibc takes from it
+  pthread_attr_setstacksize(&attributes, 256 * 1024);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool started = pthread_create(&thread, &attributes, run_thread, nullptr) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  return started;
+}
+
+namespace {
+
+// 0: none yet; 1: cannot be had; else the key + 2.
+constinit Atomic<unsigned> end_key{0};
+
+}  // namespace
+
+bool at_thread_end(void (*ended)(void*), void* value) {
+  unsigned key_word = end_key.load(order::acquire);  // [thread-end-key] acquire: pairs with the exchange below
+  if (key_word == 0) {
+    pthread_key_t key;
+    const unsigned made = pthread_key_create(&key, ended) == 0 ? key + 2 : 1;
+    // [thread-end-key] acq_rel: publishes the key; the loser of a race deletes its own.
+    if (end_key.compare_exchange(key_word, made, order::acq_rel)) {
+      key_word = made;
+    } else if (made != 1) {
+      pthread_key_delete(key);
+    }
+  }
+  return key_word != 1 && pthread_setspecific(key_word - 2, value) == 0;
+}
+
+bool at_fork_in_child(void (*child)()) { return pthread_atfork(nullptr, nullptr, child) == 0; }
+
+bool environment_ready() { return environ != nullptr; }
+
+const char* environment(const char* name) {
+  if (environ == nullptr || getauxval(AT_SECURE) != 0) return nullptr;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const char* e = *entry;
+    const char* n = name;
+    while (*n != '\0' && *e == *n) ++e, ++n;
+    if (*n == '\0' && *e == '=') return e + 1;
+  }
+  return nullptr;
+}
+
+void write_error(const char* text, size_t length) {
+  while (length != 0) {
+    const long n = call(SYS_write, 2, text, length);
+    if (n == -EINTR) continue;
+    if (failed(n) || n == 0) return;
+    text += n;
+    length -= static_cast<size_t>(n);
+  }
+}
+
+void abort_process() { abort(); }
+
+size_t resident_bytes() {
+  const long file = call(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (failed(file)) return 0;
+  char text[128] = {};
+  const long n = call(SYS_read, file, text, sizeof text - 1);
+  call(SYS_close, file);
+  if (failed(n)) return 0;
+  const char* at = text;
+  while (*at != '\0' && *at != ' ') ++at;
+  size_t pages = 0;
+  for (++at; *at >= '0' && *at <= '9'; ++at) pages = pages * 10 + static_cast<size_t>(*at - '0');
+  return pages * page_bytes();
+}
+
+}  // namespace folio::os

@@ -1,0 +1,70 @@
+// The contract with the operating system: all that Folio asks of it. The build picks one implementation (linux.cc).
+//
+// No function allocates, takes a lock of this process, or changes errno; a failure is a returned null, false or 0.
+// Thread-safe, and safe in a signal handler, except where said.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace folio::os {
+
+// ---- Pages ----
+
+// Bytes of a page: a power of two, at least 4096. Constant after the first call.
+size_t page_bytes();
+
+// `bytes` of zero-filled, readable and writable address space at a multiple of `alignment`, both multiples of the page;
+// physical pages come when touched, huge pages never by themselves. Null if there is none.
+void* reserve(size_t bytes, size_t alignment);
+
+// Gives address space from reserve() back. False if the kernel refuses: it then stays as it was.
+bool unreserve(void* address, size_t bytes);
+
+// Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
+bool purge(void* address, size_t bytes);
+
+// Moves the pages of [from, from + bytes) to `to`, which was reserved; what was moved reads as zero at `from`. Returns
+// how many bytes, from the start, were moved: all of them, or a multiple of `step` that is less. *destroyed: nothing
+// was moved and `to` must not be used any more.
+size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroyed);
+
+// Copies from an address of this process that may be unmapped at any time. False if it is.
+bool peek(void* to, const void* from, size_t bytes);
+
+// ---- Processors, threads, time ----
+
+// A small number that is the same for threads that run on the same CPU: the kernel's concurrency id where there is one,
+// else the CPU's number. A hint: the thread may move at any moment.
+unsigned cpu();
+
+// Milliseconds of a clock that only goes forward; coarse (some milliseconds), cheap.
+uint64_t now_ms();
+
+// Sleeps. May be woken early.
+void sleep_ms(uint64_t ms);
+
+// Runs main(argument) on a new thread that receives no signals. False if there can be none. Not in a signal handler.
+bool start_thread(void (*main)(void*), void* argument);
+
+// Asks for a call of `ended(value)` in the calling thread when it ends, `value` not null. False if that is impossible.
+bool at_thread_end(void (*ended)(void*), void* value);
+
+// Asks for a call of `child()` in the child of every later fork. False if that is impossible.
+bool at_fork_in_child(void (*child)());
+
+// ---- Process ----
+
+// False while the process starts so early that its environment is not known yet.
+bool environment_ready();
+
+// The value of an environment variable, or null; always null in a set-user-id program.
+const char* environment(const char* name);
+
+void write_error(const char* text, size_t length);  // to standard error, whole if it can be
+[[noreturn]] void abort_process();
+
+// Resident bytes of the process, 0 if unknown. Reads a file of the system; for statistics only.
+size_t resident_bytes();
+
+}  // namespace folio::os

@@ -1,0 +1,21 @@
+#include "os/report.h"
+
+#include "config/options.h"
+#include "os/os.h"
+
+namespace folio {
+
+Text misuse_line(const char* function, const void* address) {
+  Text line;
+  line << "folio: " << function << "(" << address << "): ";
+  return line;
+}
+
+void report_misuse(Text& line, const char* anchor) {
+  if (options.errors == kErrorsIgnore) return;
+  line << " (see docs/errors.md#" << anchor << ")\n";
+  os::write_error(line.data(), line.length());
+  if (options.errors == kErrorsAbort) os::abort_process();
+}
+
+}  // namespace folio

@@ -1,0 +1,16 @@
+// Misuse reports: one line on standard error, then what the option "errors" says. Async-signal-safe, allocates nothing.
+#pragma once
+
+#include <stddef.h>
+
+#include "base/text.h"
+
+namespace folio {
+
+// Opens a line "folio: FUNCTION(ADDRESS): ".
+Text misuse_line(const char* function, const void* address);
+
+// Ends the line with where to read more, writes it and aborts, or returns if `errors` says so.
+void report_misuse(Text& line, const char* anchor);
+
+}  // namespace folio

@@ -1,0 +1,35 @@
+#include "space/chunk_table.h"
+
+#include "space/metadata.h"
+
+namespace folio {
+
+alignas(64) constinit uint8_t chunk_table[kChunkTableBytes] = {};
+
+constinit Atomic<Window*> windows[kChunkTableBytes >> kWindowShift];
+
+namespace {
+
+Atomic<Window*>& entry(const void* address) {
+  return windows[reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift)];
+}
+
+}  // namespace
+
+Window* window_of(const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) >> arch::kAddressBits != 0) return nullptr;
+  return entry(address).load(order::acquire);  // [window] acquire: sees its number; pairs with window_make
+}
+
+Window* window_make(const void* address) {
+  if (Window* window = window_of(address)) return window;
+  auto* fresh = static_cast<Window*>(metadata_alloc(sizeof(Window)));
+  if (fresh == nullptr) return nullptr;
+  fresh->number = reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift);
+  Window* found = nullptr;
+  // [window] release: publishes the number; pairs with window_of. The loser of a race loses 32 KiB of untouched
+  // metadata.
+  return entry(address).compare_exchange(found, fresh, order::release) ? fresh : window_of(address);
+}
+
+}  // namespace folio

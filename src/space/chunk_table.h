@@ -1,0 +1,78 @@
+// The chunk table: one byte for each 2 MiB of the user address space, which says what lies there: a bin, a huge object,
+// or nothing of Folio's. `free` needs this one load. The table is address space; a program touches a page or two of it.
+//
+// Beside it, for slow paths, the descriptor map: from a chunk's number to its descriptor, two levels.
+//
+// Who may touch it: whoever opens a chunk or a huge object writes its entries before any of its addresses are handed
+// out; everybody reads. An entry of a bin never changes.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "arch/arch.h"
+#include "base/atomic.h"
+#include "config/size_classes.h"
+
+namespace folio {
+
+inline constexpr size_t kChunkTableBytes = size_t{1} << (arch::kAddressBits - kChunkShift);
+inline constexpr unsigned kCodeNone = 0;
+
+// In the program image's zero-filled part: its address is a constant, and it needs no start-up.
+// Plain bytes, so that no compiler evaluates 2^26 constructors; read and written through chunk_entry.
+extern uint8_t chunk_table[kChunkTableBytes];
+
+FOLIO_INLINE Atomic<uint8_t>& chunk_entry(const void* address) {
+  return reinterpret_cast<Atomic<uint8_t>&>(chunk_table[reinterpret_cast<uintptr_t>(address) >> kChunkShift]);
+}
+
+// For addresses below 2^kAddressBits. Relaxed: whoever has the address got it after the entry was written.
+FOLIO_INLINE unsigned chunk_code_unchecked(const void* address) { return chunk_entry(address).load(order::relaxed); }
+
+// For any address.
+inline unsigned chunk_code(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) >> arch::kAddressBits != 0 ? kCodeNone : chunk_code_unchecked(address);
+}
+
+inline char* chunk_start(const void* address) {
+  return reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(address), kChunkBytes));
+}
+
+// A window is what one leaf of the descriptor map covers: 4096 chunks, 8 GiB.
+inline constexpr unsigned kWindowShift = 12;
+inline constexpr unsigned kWindowChunks = 1u << kWindowShift;
+
+struct Window {
+  uint64_t number;  // its first chunk's number >> kWindowShift
+  Atomic<void*> descriptor[kWindowChunks];
+
+  char* chunk(unsigned i) const { return reinterpret_cast<char*>(((number << kWindowShift) + i) << kChunkShift); }
+};
+
+extern Atomic<Window*> windows[kChunkTableBytes >> kWindowShift];
+
+// The window that holds the address, or null. `make` creates it where needed; null then means no memory.
+Window* window_of(const void* address);
+Window* window_make(const void* address);
+
+inline unsigned window_slot(const void* address) {
+  return static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) >> kChunkShift) % kWindowChunks;
+}
+
+// The descriptor of the chunk that holds the address, or null.
+inline void* descriptor_at(const void* address) {
+  Window* window = window_of(address);
+  if (window == nullptr) return nullptr;
+  return window->descriptor[window_slot(address)].load(order::acquire);  // [descriptor] acquire: pairs with set_chunk
+}
+
+// Writes the entries of one chunk: descriptor first, then the code that leads to it.
+inline void set_chunk(Window* window, const void* chunk, void* descriptor, unsigned code) {
+  // [descriptor] release: publishes the descriptor's contents; pairs with descriptor_at.
+  window->descriptor[window_slot(chunk)].store(descriptor, order::release);
+  // [descriptor] release: a reader of the code (is_ours, a tool) finds the descriptor.
+  chunk_entry(chunk).store(static_cast<uint8_t>(code), order::release);
+}
+
+}  // namespace folio

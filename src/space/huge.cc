@@ -1,0 +1,245 @@
+#include "space/huge.h"
+
+#include "config/options.h"
+#include "os/os.h"
+#include "space/metadata.h"
+#include "space/pages.h"
+#include "sync/tagged_stack.h"
+
+namespace folio {
+
+namespace {
+
+constexpr unsigned kBlockAlignShift = 6;
+
+constinit TaggedStack<HugeBlock, kBlockAlignShift> free_blocks[kHugeOrders];
+// Descriptors whose address space is gone.
+constinit TaggedStack<HugeBlock, kBlockAlignShift> spare_descriptors;
+constinit Atomic<size_t> reserved{0};
+constinit Atomic<size_t> live{0};
+constinit Atomic<size_t> live_count{0};
+
+size_t chunks_of(size_t bytes) { return (bytes + kChunkBytes - 1) >> kChunkShift; }
+
+// Enters or clears every chunk of the block in the chunk table. False if there is no memory for its windows.
+bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code) {
+  for (size_t at = 0; at < block.reserved_bytes; at += kChunkBytes) {
+    Window* window = window_make(block.base + at);
+    if (window == nullptr) return false;
+    set_chunk(window, block.base + at, start_code == kCodeNone ? nullptr : &block, at == 0 ? start_code : inside_code);
+  }
+  return true;
+}
+
+HugeBlock* new_descriptor() {
+  if (HugeBlock* block = spare_descriptors.pop()) return block;
+  return static_cast<HugeBlock*>(metadata_alloc(sizeof(HugeBlock)));
+}
+
+// Takes the block's address space out of use and gives it back. The descriptor is reused; a stale look at it is safe.
+bool unmap_block(HugeBlock* block) {
+  enter(*block, kCodeNone, kCodeNone);
+  if (!os::unreserve(block->base, block->reserved_bytes)) {
+    enter(*block, kCodeHugeStart, kCodeHugeInside);
+    return false;
+  }
+  reserved.fetch_sub(block->reserved_bytes, order::relaxed);  // relaxed: a statistic
+  spare_descriptors.push(block);
+  return true;
+}
+
+// Page accounts hold waiting blocks only: what a live huge object has touched is not known.
+void count_waiting(const HugeBlock& block, int64_t sign) {
+  count_resident(sign * static_cast<int64_t>(block.touched_bytes));
+  count_dirty(sign * static_cast<int64_t>(block.touched_bytes));
+}
+
+// Pages of a waiting block that the caller owns.
+size_t purge_block(HugeBlock& block) {
+  const size_t bytes = block.touched_bytes;
+  if (bytes == 0 || !purge_pages(block.base, bytes)) return 0;
+  count_waiting(block, -1);
+  block.touched_bytes = 0;
+  return bytes;
+}
+
+HugeBlock* reserve_block(size_t size, size_t alignment) {
+  const unsigned order = log2_ceil(chunks_of(size));
+  // A power of two leaves room to grow in place; where address space is short, what is needed must do.
+  size_t bytes = kChunkBytes << order;
+  void* base = os::reserve(bytes, alignment);
+  if (base == nullptr) {
+    bytes = chunks_of(size) << kChunkShift;
+    base = os::reserve(bytes, alignment);
+  }
+  if (base == nullptr) return nullptr;
+  HugeBlock* block = new_descriptor();
+  if (block == nullptr) {
+    os::unreserve(base, bytes);
+    return nullptr;
+  }
+  block->base = static_cast<char*>(base);
+  block->reserved_bytes = bytes;
+  block->touched_bytes = 0;
+  // The largest power of two that it holds: the same number, except for one that is no power of two.
+  block->order = highest_bit(bytes >> kChunkShift);
+  block->unmap_when_freed = alignment > kChunkBytes || bytes != kChunkBytes << order;
+  block->state.store(kHugeFree, order::relaxed);  // relaxed: not published yet
+  if (!enter(*block, kCodeHugeStart, kCodeHugeInside)) {
+    enter(*block, kCodeNone, kCodeNone);
+    os::unreserve(base, bytes);
+    spare_descriptors.push(block);
+    return nullptr;
+  }
+  reserved.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
+  return block;
+}
+
+// Pages from `bytes` on go: the program did not ask for them.
+void trim_all(HugeBlock& block, size_t bytes) {
+  if (block.touched_bytes <= bytes) return;
+  if (purge_pages(block.base + bytes, block.touched_bytes - bytes)) block.touched_bytes = bytes;
+}
+
+// The same, where it is worth a system call.
+void trim(HugeBlock& block, size_t bytes) {
+  if (block.touched_bytes > bytes + bytes / 4) trim_all(block, bytes);
+}
+
+void set_usable(HugeBlock& block, size_t bytes) {
+  live.fetch_add(bytes - block.usable_bytes, order::relaxed);  // relaxed: a statistic; wraps where it shrinks
+  block.usable_bytes = bytes;
+}
+
+void touch(HugeBlock& block) {
+  if (block.touched_bytes < block.usable_bytes) block.touched_bytes = block.usable_bytes;
+}
+
+}  // namespace
+
+// Address space may be limited: what waits is worth less than a new object.
+bool huge_unmap_free() {
+  bool any = false;
+  for (auto& stack : free_blocks) {
+    HugeBlock* next = nullptr;
+    for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
+      next = block->link.load(order::relaxed);  // relaxed: the list is ours
+      count_waiting(*block, -1);
+      if (unmap_block(block)) {
+        any = true;
+      } else {
+        count_waiting(*block, 1);
+        stack.push(block);
+      }
+    }
+  }
+  return any;
+}
+
+HugeBlock* huge_alloc(size_t size, size_t alignment) {
+  if (size > PTRDIFF_MAX) return nullptr;
+  const size_t bytes = round_up(size == 0 ? 1 : size, os::page_bytes());
+  const unsigned order = log2_ceil(chunks_of(bytes));
+  if (order >= kHugeOrders) return nullptr;
+  HugeBlock* block = nullptr;
+  if (alignment <= kChunkBytes) {
+    block = free_blocks[order].pop();
+    if (block != nullptr) count_waiting(*block, -1);
+  }
+  const size_t align = alignment < kChunkBytes ? kChunkBytes : alignment;
+  if (block == nullptr) block = reserve_block(bytes, align);
+  if (block == nullptr && huge_unmap_free()) block = reserve_block(bytes, align);
+  if (block == nullptr) return nullptr;
+  trim(*block, bytes);
+  block->usable_bytes = 0;
+  set_usable(*block, bytes);
+  block->aged = 0;
+  live_count.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  // Relaxed: whoever frees it got the address from the caller.
+  block->state.store(kHugeLive, order::relaxed);
+  return block;
+}
+
+bool huge_free(HugeBlock* block) {
+  uint32_t live_state = kHugeLive;
+  // Relaxed: decides which of two frees is the second; the stack publishes the block.
+  if (!block->state.compare_exchange(live_state, kHugeFree, order::relaxed)) return false;
+  live_count.fetch_sub(1, order::relaxed);              // relaxed: a statistic
+  touch(*block);                                        // it was the program's: all of it may be resident
+  live.fetch_sub(block->usable_bytes, order::relaxed);  // relaxed: a statistic
+  if (block->unmap_when_freed && unmap_block(block)) return true;
+  count_waiting(*block, 1);
+  // One call that frees so much also gives it back: the bound on dirty memory must not hang on later calls.
+  if (dirty_excess() != 0) purge_block(*block);
+  free_blocks[block->order].push(block);
+  return true;
+}
+
+bool huge_resize(HugeBlock* block, size_t size) {
+  if (size > block->reserved_bytes) return false;  // whole pages; before rounding, which may wrap
+  const size_t bytes = round_up(size, os::page_bytes());
+  touch(*block);
+  set_usable(*block, bytes);
+  trim(*block, bytes);
+  return true;
+}
+
+HugeBlock* huge_move(HugeBlock* block, size_t size) {
+  HugeBlock* target = huge_alloc(size, kChunkBytes);
+  if (target == nullptr) return nullptr;
+  touch(*block);
+  // Whole chunks, so that the kernel's mappings only ever split between chunks: before Linux 6.17 one move needs one
+  // mapping.
+  const size_t bytes = round_up(block->usable_bytes, kChunkBytes);
+  bool destroyed = false;
+  const size_t moved = os::move_pages(block->base, target->base, bytes, kChunkBytes, &destroyed);
+  if (destroyed) {
+    // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
+    enter(*target, kCodeNone, kCodeNone);
+    set_usable(*target, 0);
+    live_count.fetch_sub(1, order::relaxed);                     // relaxed: a statistic
+    reserved.fetch_sub(target->reserved_bytes, order::relaxed);  // relaxed: a statistic
+    target->state.store(kHugeGone, order::relaxed);              // relaxed: nobody else knows it
+    return nullptr;
+  }
+  if (moved < block->usable_bytes) {
+    __builtin_memcpy(target->base + moved, block->base + moved, block->usable_bytes - moved);
+  }
+  if (target->touched_bytes < bytes) target->touched_bytes = bytes;
+  if (moved == bytes) {
+    // Its pages are gone, but for a tail beyond them that the kernel may not purge.
+    trim_all(*block, bytes);
+    if (block->touched_bytes <= bytes) block->touched_bytes = 0;
+    set_usable(*block, 0);
+  }
+  huge_free(block);
+  return target;
+}
+
+size_t huge_purge(bool all, size_t most_bytes) {
+  size_t purged = 0;
+  for (auto& stack : free_blocks) {
+    if (stack.looks_empty()) continue;
+    // The whole stack is taken and put back in its order: a thread that finds it empty meanwhile reserves another
+    // block. If this thread never runs again, the waiting blocks of this one order are lost.
+    HugeBlock* kept = nullptr;
+    HugeBlock* next = nullptr;
+    for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
+      next = block->link.load(order::relaxed);  // relaxed: the list is ours
+      if ((all || ++block->aged >= 2) && purged < most_bytes) purged += purge_block(*block);
+      block->link.store(kept, order::relaxed);  // relaxed: the list is ours
+      kept = block;
+    }
+    for (; kept != nullptr; kept = next) {
+      next = kept->link.load(order::relaxed);  // relaxed: the list is ours
+      stack.push(kept);
+    }
+  }
+  return purged;
+}
+
+size_t huge_reserved_bytes() { return reserved.load(order::relaxed); }  // relaxed: a statistic
+size_t huge_live_bytes() { return live.load(order::relaxed); }          // relaxed: a statistic
+size_t huge_live_count() { return live_count.load(order::relaxed); }    // relaxed: a statistic
+
+}  // namespace folio

@@ -1,0 +1,68 @@
+// Huge objects: more than 1 MiB, or aligned to more. Each has a block of its own: a power-of-two number of chunks of
+// address space, of which pages are committed when touched. A freed block waits, with its pages, in a lock-free stack
+// for its power of two; the pages go by the same clock and bound as everything else.
+//
+// A block whose alignment is more than a chunk's is unmapped when freed: its kind would not be asked for again, and its
+// address space would pile up.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "space/chunk_table.h"
+
+namespace folio {
+
+inline constexpr unsigned kHugeOrders = arch::kAddressBits - kChunkShift + 1;
+
+// Lies in the metadata region; every chunk of the block leads to it. Who may touch it: while the object lives, the
+// program's calls on it (which the program orders); while it waits, whoever popped it.
+struct HugeBlock {
+  char* base;
+  size_t reserved_bytes;   // of address space
+  size_t usable_bytes;     // whole pages; what the program may use
+  size_t touched_bytes;    // from base: what may be resident; beyond it everything reads as zero
+  Atomic<uint32_t> state;  // kHugeFree or kHugeLive
+  uint32_t order;          // reserved_bytes is at most 2^order chunks
+  uint32_t aged;           // ticks it has waited
+  bool unmap_when_freed;
+  Atomic<HugeBlock*> link;
+
+  Atomic<HugeBlock*>& stack_link() { return link; }
+};
+inline constexpr uint32_t kHugeFree = 0, kHugeLive = 1, kHugeGone = 2;
+
+// `size` bytes at a multiple of `alignment` (a power of two). *zero: whether all of it reads as zero; else the bytes
+// from the block's touched_bytes on do. Null if there is no memory.
+HugeBlock* huge_alloc(size_t size, size_t alignment);
+
+// False if the block was free already.
+bool huge_free(HugeBlock* block);
+
+// Makes the object at least `size` bytes without moving its address. False if its block is too small.
+bool huge_resize(HugeBlock* block, size_t size);
+
+// Moves the object's pages to a larger block: no byte is copied where the kernel can move pages. Null, and nothing
+// changed, if there is no memory.
+HugeBlock* huge_move(HugeBlock* block, size_t size);
+
+// The block at any address of it, or null.
+inline HugeBlock* huge_at(const void* address) {
+  const unsigned code = chunk_code(address);
+  if (code != kCodeHugeStart && code != kCodeHugeInside) return nullptr;
+  return static_cast<HugeBlock*>(descriptor_at(address));
+}
+
+// Purges pages of waiting blocks: all, or those that have waited for two ticks. Returns bytes.
+size_t huge_purge(bool all, size_t most_bytes);
+
+// Gives the address space of waiting blocks back, for when it is short. True if there was any.
+bool huge_unmap_free();
+
+// Address space reserved for huge objects; bytes in live ones, and how many these are.
+size_t huge_reserved_bytes();
+size_t huge_live_bytes();
+size_t huge_live_count();
+
+}  // namespace folio

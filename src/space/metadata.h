@@ -1,0 +1,20 @@
+// The metadata region: everything Folio remembers lies here, apart from the program's memory. Allocated by a lock-free
+// bump, zero-filled, never given back and never unmapped, so a stale pointer to metadata can always be read.
+#pragma once
+
+#include <stddef.h>
+
+#include "base/atomic.h"
+
+namespace folio {
+
+inline constexpr size_t kMetadataAlignment = 64;
+
+// Zero-filled bytes at a multiple of `alignment` (a power of two from kMetadataAlignment to a page). Null if there is
+// no memory.
+void* metadata_alloc(size_t bytes, size_t alignment = kMetadataAlignment);
+
+// Bytes handed out so far.
+size_t metadata_bytes();
+
+}  // namespace folio

@@ -1,0 +1,38 @@
+// Page accounting: two estimates that decide when to purge, and two statistics. Written wherever an object's pages
+// become resident, free or purged; that is when a whole folio, a large or a huge object changes hands, never for a
+// small object.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+
+namespace folio {
+
+// Relaxed everywhere: counters that order nothing. dirty is part of resident; both are signed sums that may be off by
+// what is in flight.
+struct alignas(64) PageCounts {
+  Atomic<int64_t> resident{0};      // bytes of objects' pages that may be resident
+  Atomic<int64_t> dirty{0};         // of these, bytes that are free
+  Atomic<uint64_t> purged{0};       // bytes given back since start
+  Atomic<uint64_t> purge_calls{0};  // system calls for it
+};
+
+extern PageCounts page_counts;
+
+// relaxed: see above
+inline void count_resident(int64_t bytes) { page_counts.resident.fetch_add(bytes, order::relaxed); }
+// relaxed: see above
+inline void count_dirty(int64_t bytes) { page_counts.dirty.fetch_add(bytes, order::relaxed); }
+
+// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. 0: none, also
+// while a housekeeper keeps time: decay alone decides then, and a program that frees and allocates in turns keeps its
+// pages.
+size_t dirty_excess();
+void set_timekeeper(bool runs);
+
+// Purges and counts; `freed` bytes leave both estimates if it worked.
+bool purge_pages(void* address, size_t bytes);
+
+}  // namespace folio

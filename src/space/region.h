@@ -1,0 +1,16 @@
+// Regions: reserved address space from which chunks are carved by an atomic bump. Regions start small (a limit on
+// address space may be tight) and double. Chunks are never unmapped. Called when a bin needs another chunk.
+#pragma once
+
+#include <stddef.h>
+
+namespace folio {
+
+// 2 MiB of zero-filled address space at a multiple of 2 MiB, or null. Never given back.
+char* acquire_chunk();
+
+// Address space reserved for chunks so far, and chunks carved from it.
+size_t region_bytes();
+size_t region_chunks();
+
+}  // namespace folio

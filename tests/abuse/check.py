@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Runs one misuse program and compares what it wrote, and how it ended, with the expectations at its head.
+
+    // options: errors:warn      FOLIO_OPTIONS of the only run; without it there are three, see below
+    // expect-line: TEXT #ANCHOR the line "folio: TEXT (see docs/errors.md#ANCHOR)" of stderr, in this order and nothing
+                                 else; {name} is what the program told on stdout, * any letters, blanks and _,
+                                 ? any number; may go on in the next line of comment
+    // expect-status: SIGABRT    or a number; SIGABRT without this line. A|B: one of both; no line comes with SIGSEGV
+    // abort-before: name        a run that aborts must do so before the program tells `name`
+
+A program without `options` runs with errors:abort, where all of this holds; with errors:warn, where the lines are the
+same and the program must reach its end with status 0; and with errors:ignore, where there must be no line at all.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+TIMEOUT_S = 60
+
+
+@dataclasses.dataclass
+class Expected:
+    """What one run must do."""
+
+    options: str
+    statuses: list[int]
+    lines: list[str]
+    abort_before: list[str]
+
+
+def status_number(text: str) -> int:
+    """The status as subprocess has it: minus the number of a signal."""
+    return -signal.Signals[text].value if text.startswith("SIG") else int(text)
+
+
+def directives(source: Path) -> dict[str, list[str]]:
+    """The `// key: value` lines at the head of a program."""
+    found: dict[str, list[str]] = {"options": [], "expect-line": [], "expect-status": [], "abort-before": []}
+    unfinished = False
+    for line in source.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("//"):
+            break
+        match = re.fullmatch(r"// ([a-z-]+): (.*)", line)
+        if unfinished:
+            found["expect-line"][-1] += line.removeprefix("//")
+        elif match and match[1] in found:
+            found[match[1]].append(match[2])
+        unfinished = bool(found["expect-line"]) and " #" not in found["expect-line"][-1]
+    return found
+
+
+def expectations(source: Path) -> list[Expected]:
+    """The runs of a program, from its head."""
+    head = directives(source)
+    lines = head["expect-line"]
+    status_text = head["expect-status"][0] if head["expect-status"] else "SIGABRT"
+    statuses = [status_number(text) for text in status_text.split("|")]
+    if head["options"]:
+        return [Expected(head["options"][0], statuses, lines, head["abort-before"])]
+    return [
+        Expected("errors:abort", statuses, lines, head["abort-before"]),
+        Expected("errors:warn", [0], lines, []),
+        Expected("errors:ignore", [0], [], []),
+    ]
+
+
+def told(stdout: str) -> dict[str, str]:
+    """The facts that the program told as name=value lines."""
+    return dict(line.split("=", 1) for line in stdout.splitlines() if "=" in line)
+
+
+def whole_line(text: str, facts: dict[str, str]) -> str:
+    """The regular expression of the whole line that `expect-line: text` stands for."""
+    message, anchor = text.rsplit(" #", 1)
+    filled = re.sub(r"\{([a-z]+)\}", lambda match: facts.get(match[1], f"(untold {match[1]})"), message)
+    line = f"folio: {filled} (see docs/errors.md#{anchor})"
+    return re.escape(line).replace(r"\*", "[a-zA-Z_ ]+").replace(r"\?", "[0-9]+")
+
+
+def run(program: Path, expected: Expected) -> list[str]:
+    """Runs the program once; returns what is wrong."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("FOLIO_", "MALLOC_"))}
+    environment["FOLIO_OPTIONS"] = expected.options
+    try:
+        done = subprocess.run(
+            [program], env=environment, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [f"did not end within {TIMEOUT_S} s"]
+    facts = told(done.stdout)
+    wrong = []
+    if done.returncode not in expected.statuses:
+        wrong.append(f"status {done.returncode}, expected {expected.statuses} {facts.get('failed', '')}")
+    lines = done.stderr.splitlines()
+    texts = [] if done.returncode == -signal.SIGSEGV else expected.lines
+    if len(lines) != len(texts):
+        wrong.append(f"{len(lines)} lines on stderr, expected {len(texts)}")
+    for line, text in zip(lines, texts, strict=False):
+        if not re.fullmatch(whole_line(text, facts), line):
+            wrong.append(f"expected line: {whole_line(text, facts)}")
+    if lines and not done.stderr.endswith("\n"):
+        wrong.append("the last line of stderr does not end")
+    wrong += [f"went past {name!r} before it aborted" for name in expected.abort_before if name in facts]
+    if wrong:
+        wrong += [f"stderr: {line}" for line in lines[:20]]
+    return wrong
+
+
+def main() -> int:
+    """Runs all modes of one program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=Path, required=True)
+    parser.add_argument("--source", type=Path, required=True)
+    arguments = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    failed = False
+    for expected in expectations(arguments.source):
+        wrong = run(arguments.program, expected)
+        print(f"{arguments.source.name} {expected.options}: {'FAILED' if wrong else 'ok'}")
+        for what in wrong:
+            print(f"  {what}")
+        failed = failed or bool(wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+// A huge object: its chunks are no longer its own, found at once.
+// expect-line: free({p}): double free of a huge object #double-free
+#include "abuse.h"
+
+int main(void) {
+  char *object = told_object(5u << 20);
+  memset(object, 1, 5u << 20);
+  free(object);
+  free(opaque(object));
+  heap_still_works();
+  return 0;
+}

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""FOLIO_OPTIONS from outside: what is in force, the exact line for each mistake, and stats:exit."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+PROBE = Path()
+OPTIONS_DEF = Path()
+
+SEE = "(see docs/options.md)"
+SMALLEST_DECAY_ERROR = f'"-1" is no value for "decay": 0 to 3600000 ms; the default 1000 holds {SEE}'
+
+
+def probe(options: str | None, *names: str) -> tuple[dict[str, int], list[str]]:
+    """Run the probe; the values of the named options, and the lines on stderr."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FOLIO_")}
+    if options is not None:
+        environment["FOLIO_OPTIONS"] = options
+    done = subprocess.run([PROBE, *names], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    pairs = [line.split("=") for line in done.stdout.splitlines() if "=" in line]
+    return {name: int(value) for name, value in pairs}, done.stderr.splitlines()
+
+
+def rows() -> list[dict[str, str]]:
+    """The rows of options.def: kind, name, default, and least and most or the values."""
+    text = re.sub(r"//.*", "", OPTIONS_DEF.read_text(encoding="utf-8"))
+    enums = re.finditer(r'FOLIO_ENUM\((?P<name>\w+),\s*(?P<default>\d+),\s*"(?P<values>[^"]*)"', text)
+    sizes = re.finditer(
+        r'FOLIO_SIZE\((?P<name>\w+),\s*(?P<default>\d+),\s*(?P<least>\d+),\s*(?P<most>\d+),\s*"(?P<unit>[^"]*)"', text
+    )
+    return [match.groupdict() for match in (*enums, *sizes)]
+
+
+class Defaults(unittest.TestCase):
+    """Without the variable, and with an empty one."""
+
+    def test_all_rows_are_known(self) -> None:
+        """Every row of options.def can be asked for and has its default."""
+        names = [row["name"] for row in rows()]
+        self.assertIn("decay", names)
+        for options in (None, "", ",", ",,,"):
+            values, lines = probe(options, *names)
+            self.assertEqual(values, {row["name"]: int(row["default"]) for row in rows()})
+            self.assertEqual(lines, [])
+
+
+class Values(unittest.TestCase):
+    """What is set is in force."""
+
+    def test_every_value_of_every_row(self) -> None:
+        """The bounds of each number, each name of each enumeration."""
+        for row in rows():
+            if "values" in row:
+                settings = [(name, number) for number, name in enumerate(row["values"].split("|"))]
+                settings = [setting for setting in settings if setting[0] != "exit"]
+            else:
+                settings = [(row[bound], int(row[bound])) for bound in ("least", "most")]
+            for text, number in settings:
+                with self.subTest(option=row["name"], value=text):
+                    values, lines = probe(f"{row['name']}:{text}", row["name"])
+                    self.assertEqual(values, {row["name"]: number})
+                    self.assertEqual(lines, [])
+
+    def test_several_at_once(self) -> None:
+        """Pairs are separated by commas; the last of a key wins."""
+        values, lines = probe("decay:5,errors:ignore,decay:7,", "decay", "errors")
+        self.assertEqual(values, {"decay": 7, "errors": 2})
+        self.assertEqual(lines, [])
+
+
+class Mistakes(unittest.TestCase):
+    """One line each, the default holds, and the program goes on."""
+
+    def check(self, options: str, *lines: str, decay: int = 1000) -> None:
+        """Expect exactly these lines."""
+        values, found = probe(options, "decay", "errors")
+        self.assertEqual(found, [f"folio: FOLIO_OPTIONS: {line}" for line in lines])
+        self.assertEqual(values, {"decay": decay, "errors": 0})
+
+    def test_unknown_key(self) -> None:
+        """The nearest key is named."""
+        self.check("decai:5", f'unknown option "decai"; did you mean "decay"? {SEE}')
+        self.check("Errors:warn", f'unknown option "Errors"; did you mean "errors"? {SEE}')
+        self.check("stat:exit", f'unknown option "stat"; did you mean "stats"? {SEE}')
+        self.check("threadcache:1", f'unknown option "threadcache"; did you mean "thread_cache"? {SEE}')
+
+    def test_bad_number(self) -> None:
+        """Not a number, out of bounds, too long for an integer, with a sign, with a blank."""
+        for value in ("banana", "3600001", "99999999999999999999999999", "+5", " 5", "5 ", "0x10", "5ms", "1e3", ""):
+            line = f'"{value}" is no value for "decay": 0 to 3600000 ms; the default 1000 holds {SEE}'
+            self.check(f"decay:{value}", line)
+        self.check("decay:-1", SMALLEST_DECAY_ERROR)
+
+    def test_bad_name(self) -> None:
+        """No value of an enumeration."""
+        for value in ("banana", "Abort", "warn|ignore", "abor", "abortt", ""):
+            line = f'"{value}" is no value for "errors": abort|warn|ignore; the default abort holds {SEE}'
+            self.check(f"errors:{value}", line)
+
+    def test_no_colon(self) -> None:
+        """A key alone."""
+        self.check("decay", f'"decay" has no value; write decay:VALUE {SEE}')
+        self.check("errors,decay:5", f'"errors" has no value; write errors:VALUE {SEE}', decay=5)
+
+    def test_several_mistakes(self) -> None:
+        """Each has its line, and what is right between them holds."""
+        self.check(
+            "decai:5,decay:9,errors:x",
+            f'unknown option "decai"; did you mean "decay"? {SEE}',
+            f'"x" is no value for "errors": abort|warn|ignore; the default abort holds {SEE}',
+            decay=9,
+        )
+
+    def test_long_garbage(self) -> None:
+        """Lines stay lines, and nothing overflows."""
+        for text in ("x" * 10000, "x" * 10000 + ":1", "decay:" + "9" * 10000, ":" * 1000, "decay:" + "a,:" * 2000):
+            values, lines = probe(text, "decay")
+            self.assertEqual(values["decay"], 1000)
+            self.assertGreaterEqual(len(lines), 1)
+            for line in lines:
+                self.assertTrue(line.startswith("folio: FOLIO_OPTIONS: "), line)
+                self.assertLess(len(line), 2000)
+
+
+class StatsAtExit(unittest.TestCase):
+    """stats:exit prints one screen on stderr."""
+
+    def test_prints_at_exit(self) -> None:
+        """A summary in short lines, after the program's own output; nothing without the option."""
+        _, lines = probe("stats:exit", "stats")
+        self.assertGreaterEqual(len(lines), 3)
+        self.assertLessEqual(len(lines), 50)
+        self.assertLessEqual(max(len(line) for line in lines), 120)
+        self.assertIn("live", "\n".join(lines))
+        self.assertEqual(probe("stats:none", "stats")[1], [])
+
+
+def main() -> None:
+    """Take our own arguments, leave the rest to unittest."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--probe", type=Path, required=True)
+    parser.add_argument("--options-def", type=Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    global PROBE, OPTIONS_DEF
+    PROBE, OPTIONS_DEF = arguments.probe, arguments.options_def
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

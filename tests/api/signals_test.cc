@@ -1,0 +1,134 @@
+// A handler that interrupts malloc and does not itself allocate is harmless.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "support.h"
+
+using namespace folio_test;
+
+namespace {
+
+std::atomic<unsigned> ticks;
+
+void on_tick(int) { ticks.fetch_add(1, std::memory_order_relaxed); }
+
+// Allocates for a second and checks that contents hold.
+void work(unsigned seed, std::atomic<bool> *good) {
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  void *objects[128] = {};
+  size_t sizes[128] = {};
+  for (unsigned step = seed; step % 64 != 0 || std::chrono::steady_clock::now() < end; step++) {
+    unsigned slot = step * 11 % 128;
+    if (objects[slot] != nullptr) {
+      const unsigned char *byte = static_cast<unsigned char *>(objects[slot]);
+      if (byte[0] != (slot + seed) % 256 || byte[sizes[slot] - 1] != (slot + seed) % 256) *good = false;
+      free(objects[slot]);
+    }
+    sizes[slot] = 1 + (step % 600 == 0 ? 2000000 : step % 20 == 0 ? 50000 : step * 17 % 1500);
+    objects[slot] = opaque(malloc(sizes[slot]));
+    memset(objects[slot], static_cast<int>((slot + seed) % 256), sizes[slot]);
+  }
+  for (void *object : objects) free(object);
+}
+
+void install(int flags) {
+  struct sigaction action = {};
+  action.sa_handler = on_tick;
+  action.sa_flags = flags;
+  ASSERT_EQ(sigaction(SIGPROF, &action, nullptr), 0);
+}
+
+void run_threads(unsigned count, void (*while_running)(const std::vector<std::thread> &)) {
+  std::atomic<bool> good{true};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < count; t++) threads.emplace_back(work, t, &good);
+  while_running(threads);
+  for (std::thread &thread : threads) thread.join();
+  EXPECT_TRUE(good);
+}
+
+// A profiler's timer at 1 kHz, delivered to whichever thread runs.
+TEST(Signals, ProfilerTimer) {
+  ticks = 0;
+  install(SA_RESTART);
+  timer_t timer;
+  struct sigevent event = {};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGPROF;
+  ASSERT_EQ(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
+  struct itimerspec every = {{0, 1000000}, {0, 1000000}};
+  ASSERT_EQ(timer_settime(timer, 0, &every, nullptr), 0);
+  run_threads(4, [](const std::vector<std::thread> &) {});
+  timer_delete(timer);
+  EXPECT_GT(ticks, 300u);
+}
+
+// As fast as signals can be sent to each thread, without SA_RESTART, so that system calls inside are interrupted, too.
+TEST(Signals, StormToEveryThread) {
+  ticks = 0;
+  install(0);
+  run_threads(3, [](const std::vector<std::thread> &threads) {
+    auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(900);
+    while (std::chrono::steady_clock::now() < end) {
+      for (const std::thread &thread : threads) {
+        pthread_kill(const_cast<std::thread &>(thread).native_handle(), SIGPROF);
+      }
+      usleep(50);
+    }
+  });
+  EXPECT_GT(ticks, 1000u);
+}
+
+// On an alternate stack, as crash reporters do.
+TEST(Signals, OnAnAlternateStack) {
+  ticks = 0;
+  static char stack[64 * 1024];
+  stack_t alternate = {};
+  alternate.ss_sp = stack;
+  alternate.ss_size = sizeof stack;
+  ASSERT_EQ(sigaltstack(&alternate, nullptr), 0);
+  install(SA_ONSTACK | SA_RESTART);
+  struct itimerval every = {{0, 1000}, {0, 1000}};
+  ASSERT_EQ(setitimer(ITIMER_PROF, &every, nullptr), 0);
+  std::atomic<bool> good{true};
+  work(1, &good);
+  every = {};
+  setitimer(ITIMER_PROF, &every, nullptr);
+  EXPECT_TRUE(good);
+  EXPECT_GT(ticks, 50u);
+  alternate.ss_flags = SS_DISABLE;
+  sigaltstack(&alternate, nullptr);
+}
+
+// The questions that folio.h calls harmless anywhere are asked from the handler.
+std::atomic<void *> asked{nullptr};
+
+TEST(Signals, HandlersMayAsk) {
+  ticks = 0;
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    folio_place place;
+    void *object = asked;
+    if (folio_is_ours(object) && folio_locate(object, &place)) ticks.fetch_add(1, std::memory_order_relaxed);
+  };
+  ASSERT_EQ(sigaction(SIGPROF, &action, nullptr), 0);
+  void *object = opaque(malloc(100));
+  asked = object;
+  struct itimerval every = {{0, 1000}, {0, 1000}};
+  ASSERT_EQ(setitimer(ITIMER_PROF, &every, nullptr), 0);
+  std::atomic<bool> good{true};
+  work(2, &good);
+  every = {};
+  setitimer(ITIMER_PROF, &every, nullptr);
+  EXPECT_TRUE(good);
+  EXPECT_GT(ticks, 50u);
+  free(object);
+}
+
+}  // namespace

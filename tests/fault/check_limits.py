@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Runs the cases of limits.cc, some of them under a limit of address space or memory that holds from exec on."""
+
+import argparse
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+
+LIMITS = Path()
+LIBRARY = Path()
+
+MIB = 1 << 20
+TIMEOUT_S = 120
+SKIPPED = 77
+
+
+def limited(bytes_of_address_space: int) -> None:
+    """In the child: a soft limit, so that the program may lift it."""
+    resource.setrlimit(resource.RLIMIT_AS, (bytes_of_address_space, resource.RLIM_INFINITY))
+
+
+class Case(unittest.TestCase):
+    """Runs programs that must succeed."""
+
+    def run_well(self, *command: str | Path, address_space: int | None = None, preload: bool = False) -> str:
+        """Stdout of a program that must end with status 0."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("FOLIO_")}
+        if preload:
+            environment["LD_PRELOAD"] = str(LIBRARY)
+        done = subprocess.run(
+            command,
+            env=environment,
+            preexec_fn=(lambda: limited(address_space)) if address_space else None,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        if done.returncode == SKIPPED:
+            self.skipTest(done.stdout.strip())
+        self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
+        self.assertEqual(done.stderr, "")
+        return done.stdout
+
+
+class Start(Case):
+    """Programs start under a tight limit, as in containers and batch systems."""
+
+    def test_true(self) -> None:
+        """The smallest program."""
+        for mib in (1024, 256, 128):
+            with self.subTest(mib=mib):
+                self.run_well("/bin/true", address_space=mib * MIB, preload=True)
+
+    def test_shell_and_tools(self) -> None:
+        """Some that allocate."""
+        for mib in (1024, 256, 128):
+            with self.subTest(mib=mib):
+                stdout = self.run_well(
+                    "/bin/sh", "-c", "seq 20000 | sort -n | tail -1", address_space=mib * MIB, preload=True
+                )
+                self.assertEqual(stdout, "20000\n")
+
+    def test_modest_program(self) -> None:
+        """Forty megabytes of all sizes, and threads."""
+        for mib in (1024, 256, 160):
+            with self.subTest(mib=mib):
+                self.run_well(LIMITS, "modest", address_space=mib * MIB)
+
+
+class Exhaustion(Case):
+    """Address space runs out in the middle."""
+
+    def test_one_size(self) -> None:
+        """Until null; then again as much, and more when the limit lifts."""
+        for size in (16, 100, 1000, 5000, 30000, 200000, 1000000, 1500000, 3000000, 9000000, 40000000):
+            with self.subTest(size=size):
+                self.run_well(LIMITS, "exhaust", str(size))
+
+    def test_mixed_sizes(self) -> None:
+        """What one kind of object used serves another."""
+        self.run_well(LIMITS, "mixed")
+
+    def test_refused_realloc(self) -> None:
+        """The old object stays."""
+        self.run_well(LIMITS, "refused")
+
+    def test_new_thread(self) -> None:
+        """A thread's first malloc."""
+        self.run_well(LIMITS, "thread")
+
+    def test_mappings(self) -> None:
+        """max_map_count."""
+        self.run_well(LIMITS, "mappings")
+
+
+@contextlib.contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path | None]:
+    """A memory cgroup of either version with that limit, or None where we may make none."""
+    for root, limit_file in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        if not root.is_dir():
+            continue
+        try:
+            group = Path(tempfile.mkdtemp(prefix="folio-test-", dir=root))
+        except OSError:
+            continue
+        try:
+            (group / limit_file).write_text(str(limit_bytes), encoding="ascii")
+            with contextlib.suppress(OSError):
+                (group / "memory.swap.max").write_text("0", encoding="ascii")
+        except OSError:
+            group.rmdir()
+            continue
+        try:
+            yield group
+        finally:
+            group.rmdir()
+        return
+    yield None
+
+
+class Container(Case):
+    """A cgroup's memory limit is not seen by malloc: the kernel kills. So what is freed must go back in time."""
+
+    def test_bursts_of_many_sizes(self) -> None:
+        """Eight bursts of 100 MiB, one after the other, in a container of 192 MiB."""
+        with memory_group(192 * MIB) as group:
+            if group is None:
+                self.skipTest("no memory cgroup can be made here")
+            command = f"echo $$ > {group}/cgroup.procs && exec {LIMITS} bursts 100"
+            self.run_well("/bin/sh", "-c", command)
+
+
+def main() -> None:
+    """Take our own arguments, leave the rest to unittest."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limits", type=Path, required=True)
+    parser.add_argument("--library", type=Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    global LIMITS, LIBRARY
+    LIMITS, LIBRARY = arguments.limits, arguments.library
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,377 @@
+// What happens when address space, mappings or a container's memory run out. One case a run, named on the command line
+// (check_limits.py runs them all, some under a limit that holds from exec on).
+#include <errno.h>
+#include <folio/folio.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <initializer_list>
+
+namespace {
+
+constexpr size_t kKiB = 1024, kMiB = 1024 * kKiB;
+constexpr int kSkipped = 77;
+
+[[noreturn]] void fail(const char* what, size_t detail) {
+  fprintf(stderr, "limits: %s (%zu)\n", what, detail);
+  _exit(1);
+}
+
+void require(bool holds, const char* what, size_t detail = 0) {
+  if (!holds) fail(what, detail);
+}
+
+template <class T>
+T opaque(T value) {
+  asm volatile("" : "+r"(value) : : "memory");
+  return value;
+}
+
+size_t address_space_bytes() {
+  FILE* file = fopen("/proc/self/statm", "r");
+  size_t pages = 0;
+  require(file != nullptr && fscanf(file, "%zu", &pages) == 1, "/proc/self/statm");
+  fclose(file);
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Limits the address space to what there is and `more`; the hard limit stays, so that it can be lifted.
+void limit_to(size_t more) {
+  rlimit limit = {};
+  require(getrlimit(RLIMIT_AS, &limit) == 0, "getrlimit");
+  limit.rlim_cur = address_space_bytes() + more;
+  require(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+}
+
+void lift_limit() {
+  rlimit limit = {};
+  require(getrlimit(RLIMIT_AS, &limit) == 0, "getrlimit");
+  limit.rlim_cur = limit.rlim_max;
+  require(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+}
+
+// Objects in a list through their first words, so that nothing else need be allocated.
+struct Object {
+  Object* next;
+  size_t bytes;
+};
+
+unsigned char mark_of(const Object* object) { return static_cast<unsigned char>(object->bytes * 7 + 3); }
+
+Object* make(size_t bytes) {
+  errno = 0;
+  auto* object = static_cast<Object*>(opaque(malloc(bytes)));
+  if (object == nullptr) {
+    require(errno == ENOMEM, "null without ENOMEM", static_cast<size_t>(errno));
+    return nullptr;
+  }
+  object->bytes = bytes;
+  if (bytes > sizeof(Object)) reinterpret_cast<unsigned char*>(object)[bytes - 1] = mark_of(object);
+  return object;
+}
+
+struct List {
+  Object* first = nullptr;
+  size_t count = 0, bytes = 0;
+
+  bool add(size_t size) {
+    Object* object = make(size);
+    if (object == nullptr) return false;
+    object->next = first;
+    first = object;
+    count++;
+    bytes += size;
+    return true;
+  }
+
+  void check() const {
+    size_t seen = 0;
+    for (const Object* object = first; object != nullptr; object = object->next, seen++) {
+      if (object->bytes <= sizeof(Object)) continue;
+      const unsigned char last = reinterpret_cast<const unsigned char*>(object)[object->bytes - 1];
+      require(last == mark_of(object), "contents", object->bytes);
+    }
+    require(seen == count, "every object is there", seen);
+  }
+
+  void release() {
+    check();
+    while (first != nullptr) {
+      Object* const next = first->next;
+      free(first);
+      first = next;
+    }
+    count = bytes = 0;
+  }
+};
+
+// ---- Cases ----
+
+void* small_thread(void* argument) {
+  List list;
+  for (size_t i = 0; i < 2000; i++) require(list.add(16 + i % 3000), "a thread of a small program");
+  list.release();
+  return argument;
+}
+
+// A program of modest needs, with threads: runs under 128 MiB of address space from its start.
+int modest(size_t) {
+  List list;
+  for (size_t i = 0; i < 20000; i++) require(list.add(16 + i * 37 % 1000), "a modest program");
+  for (size_t size = 1000; size < 2 * kMiB; size *= 2) require(list.add(size), "a modest program", size);
+  for (int i = 0; i < 2; i++) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 256 * kKiB);
+    require(pthread_create(&thread, &attributes, small_thread, nullptr) == 0, "pthread_create");
+    require(pthread_join(thread, nullptr) == 0, "pthread_join");
+  }
+  list.release();
+  return 0;
+}
+
+// Objects of one size until there are no more. Most of what the limit leaves is used; all of it can be used again, and
+// more when the limit lifts.
+int exhaust(size_t size) {
+  const size_t left = size < 64 ? 60 * kMiB : 300 * kMiB;  // very many tiny ones take long
+  List kept, list;
+  for (size_t i = 0; i < 1000; i++) require(kept.add(16 + i * 13 % 5000), "before the limit");
+  limit_to(left);
+  while (list.add(size)) {
+  }
+  const size_t first = list.bytes;
+  require(first >= left / 2, "at least half of the address space left is used", first);
+  for (int i = 0; i < 100; i++) require(!list.add(left), "still no room for a huge one");
+  kept.check();
+  list.release();
+  while (list.add(size)) {
+  }
+  require(list.bytes >= first - first / 10, "as much again", list.bytes);
+  lift_limit();
+  for (int i = 0; i < 1000 && list.bytes < first * 3 / 2; i++)
+    require(list.add(size > kMiB ? size : kMiB), "lifted", size);
+  for (int i = 0; i < 1000; i++) require(list.add(size), "the limit is lifted", size);
+  list.release();
+  kept.release();
+  return 0;
+}
+
+// Sizes in turn, so that many bins want chunks at the end; then only small ones are freed and asked for again.
+int mixed(size_t) {
+  limit_to(300 * kMiB);
+  List small, others;
+  bool room = true;
+  for (size_t i = 0; room; i++) {
+    room = small.add(16 + i % 900) && small.add(16 + i % 900);
+    if (i % 8 == 0) room = others.add(1000 + i * 61 % 60000) && room;
+    if (i % 64 == 0) room = others.add(kMiB + i * 997 % (3 * kMiB)) && room;
+  }
+  const size_t count = small.count;
+  small.release();
+  others.check();
+  for (size_t i = 0; i < count / 4; i++) require(small.add(16 + i % 900), "small ones again");
+  others.release();
+  small.release();
+  // What one kind of object used serves another.
+  folio_collect();
+  require(others.add(20 * kMiB), "a huge object after small ones");
+  others.release();
+  return 0;
+}
+
+// realloc and its kin at the limit leave the old object as it was.
+int refused(size_t) {
+  constexpr size_t kBytes = 40 * kMiB;
+  auto* object = static_cast<unsigned char*>(opaque(malloc(kBytes)));
+  auto* medium = static_cast<unsigned char*>(opaque(malloc(50000)));
+  require(object != nullptr && medium != nullptr, "malloc");
+  memset(object, 0x5a, kBytes);
+  memset(medium, 0xa5, 50000);
+  limit_to(10 * kMiB);
+  for (const size_t size : {size_t{400} * kMiB, size_t{1} << 40, size_t{1} << 46}) {
+    errno = 0;
+    require(realloc(object, size) == nullptr && errno == ENOMEM, "realloc of a huge object", size);
+    errno = 0;
+    require(realloc(medium, size) == nullptr && errno == ENOMEM, "realloc of a large object", size);
+    errno = 0;
+    require(opaque(calloc(size, 1)) == nullptr && errno == ENOMEM, "calloc", size);
+    errno = 0;
+    require(opaque(aligned_alloc(64, size)) == nullptr && errno == ENOMEM, "aligned_alloc", size);
+    errno = 0;
+    require(opaque(memalign(kMiB, size)) == nullptr && errno == ENOMEM, "memalign", size);
+    void* out = nullptr;
+    errno = 4711;
+    require(posix_memalign(&out, 4096, size) == ENOMEM && errno == 4711, "posix_memalign", size);
+    require(!folio_expand(object, size), "folio_expand", size);
+  }
+  for (size_t i = 0; i < kBytes; i++) require(object[i] == 0x5a, "contents of the huge object", i);
+  for (size_t i = 0; i < 50000; i++) require(medium[i] == 0xa5, "contents of the large object", i);
+  void* const shrunk = realloc(object, 3 * kMiB);
+  require(shrunk != nullptr, "shrinking needs no memory");
+  free(shrunk);
+  free(medium);
+  lift_limit();
+  return 0;
+}
+
+void* tight_thread(void* refused_count) {
+  size_t null = 0;
+  for (size_t size = 1; size < 4 * kMiB; size = size * 3 / 2 + 1) {
+    Object* object = make(size < sizeof(Object) ? sizeof(Object) : size);
+    null += object == nullptr;
+    free(object);
+  }
+  *static_cast<size_t*>(refused_count) = null;
+  return refused_count;
+}
+
+// A new thread when there is nothing left: its first malloc gives null, or an object, and the process goes on.
+int thread(size_t) {
+  constexpr size_t kStack = 64 * kKiB;
+  constexpr int kThreads = 20;
+  static char* stacks[kThreads];
+  for (char*& stack : stacks) {
+    stack = static_cast<char*>(
+        mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0));
+    require(stack != MAP_FAILED, "mmap");
+  }
+  // What the libc itself needs for a thread is there again when they start: its vector of thread-local blocks.
+  List reserve;
+  for (size_t i = 0; i < 200; i++) require(reserve.add(240 + i / 10 * 16), "before the limit");
+  limit_to(50 * kMiB);
+  List huge, small;
+  for (size_t size = 8 * kMiB; size >= sizeof(Object); size = size * 2 / 3) {
+    while (huge.add(size)) {
+    }
+  }
+  while (small.add(sizeof(Object))) {
+  }
+  reserve.release();
+  size_t started = 0, null = 0;
+  for (char* stack : stacks) {
+    pthread_t id;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, kStack);
+    const int error = pthread_create(&id, &attributes, tight_thread, &null);
+    // The libc, too, needs a little for a thread.
+    require(error == 0 || error == EAGAIN || error == ENOMEM, "pthread_create", static_cast<size_t>(error));
+    if (error == 0) {
+      require(pthread_join(id, nullptr) == 0, "pthread_join");
+      require(null > 0, "the limit is felt");
+      started++;
+    }
+  }
+  require(started > 0, "a thread starts");
+  huge.check();
+  small.release();
+  huge.release();
+  // With room again, they all start and find it. Their stacks are there already: address space that Folio has had for
+  // small objects stays with it.
+  for (char* stack : stacks) {
+    pthread_t id;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, kStack);
+    require(pthread_create(&id, &attributes, small_thread, nullptr) == 0, "a thread with room");
+    require(pthread_join(id, nullptr) == 0, "pthread_join");
+  }
+  printf("%zu of %d threads started\n", started, kThreads);
+  return 0;
+}
+
+// max_map_count: the process has as many mappings as it may. What needs one more fails; all else goes on.
+int mappings(size_t) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  constexpr size_t kPages = 200000;
+  List list;
+  for (size_t i = 0; i < 3000; i++) require(list.add(16 + i * 97 % 100000), "before");
+  for (size_t i = 0; i < 20; i++) require(list.add(3 * kMiB), "before");
+  auto* pages = static_cast<char*>(mmap(nullptr, kPages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  require(pages != MAP_FAILED, "mmap");
+  size_t split = 0;
+  while (split < kPages && mprotect(pages + split * page, page, PROT_READ) == 0) split += 2;
+  if (split >= kPages) {
+    printf("skipped: the system allows more mappings than %zu\n", kPages);
+    return kSkipped;
+  }
+  List more;
+  size_t null = 0;
+  for (size_t i = 0; i < 20000; i++) null += !more.add(16 + i * 89 % 200000);
+  for (size_t i = 0; i < 200; i++) null += !more.add(kMiB + i * 50000);
+  list.check();
+  more.check();
+  auto* grown = static_cast<unsigned char*>(opaque(malloc(2 * kMiB)));
+  for (size_t size = 3 * kMiB; grown != nullptr && size < 50 * kMiB; size *= 2) {
+    memset(grown, 0x3c, 2 * kMiB);
+    void* const moved = realloc(grown, size);
+    if (moved == nullptr) break;
+    grown = static_cast<unsigned char*>(moved);
+    for (size_t i = 0; i < 2 * kMiB; i += 500) require(grown[i] == 0x3c, "contents after realloc", i);
+  }
+  free(grown);
+  for (size_t i = 0; i < 5; i++) {
+    void* const aligned = opaque(aligned_alloc(8 * kMiB, 3 * kMiB));
+    null += aligned == nullptr;
+    free(aligned);
+  }
+  more.release();
+  folio_collect();
+  list.check();
+  require(munmap(pages, kPages * page) == 0, "munmap");
+  for (size_t i = 0; i < 20000; i++) require(more.add(16 + i * 89 % 20000), "recovered");
+  for (size_t i = 0; i < 50; i++) require(more.add(5 * kMiB), "recovered");
+  more.release();
+  list.release();
+  printf("%zu mappings split, %zu allocations refused\n", split / 2, null);
+  return 0;
+}
+
+// Bursts of one size class after the other, each of `mib`, in a container of little more: what one burst has freed must
+// not still be resident when the next one comes. The kernel kills the process that keeps it.
+int bursts(size_t mib) {
+  static constexpr size_t kSizes[] = {32, 200, 1000, 7000, 50000, 400000, 3 * kMiB, 12 * kMiB};
+  for (const size_t size : kSizes) {
+    List list;
+    while (list.bytes < mib * kMiB) {
+      require(list.add(size), "a burst", size);
+      memset(list.first + 1, 1, size - sizeof(Object) - 1);
+    }
+    list.bytes = 0;
+    for (Object* object = list.first; object != nullptr;) {
+      Object* const next = object->next;
+      free(object);
+      object = next;
+    }
+  }
+  return 0;
+}
+
+struct Case {
+  const char* name;
+  int (*run)(size_t argument);
+};
+
+constexpr Case kCases[] = {
+    {"modest", modest}, {"exhaust", exhaust},   {"mixed", mixed},   {"refused", refused},
+    {"thread", thread}, {"mappings", mappings}, {"bursts", bursts},
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const size_t argument = count > 2 ? strtoul(arguments[2], nullptr, 10) : 0;
+  for (const Case& one : kCases) {
+    if (count > 1 && strcmp(arguments[1], one.name) == 0) return one.run(argument);
+  }
+  fprintf(stderr, "usage: limits CASE [NUMBER]\n");
+  return 2;
+}

@@ -1,0 +1,161 @@
+"""Checks that documentation names only what exists.
+
+In README.md, CHANGELOG.md and docs/*.md: `paths` of the tree (with * and {a,b}), links and their #anchors,
+`make targets`, options in FOLIO_OPTIONS=..., `folio_names`, `kConstants` and `Qualified::names` of the code. In code,
+comments and messages: docs/NAME.md#anchor. And the other way round: docs/options.md has every option, and its default.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import house
+
+TOP = ("src", "include", "tests", "bench", "tools", "docs", "cmake", "rust", ".ci")
+CODE_FOLDERS = ["src", "include", "tests", "bench", "tools", "cmake"]
+REFERRING = ["src", "include", "tests/abuse", "tests/api", "tools", "bench"]
+CODE_SUFFIXES = (*house.CODE, ".py", ".sh", ".txt", ".cmake", ".in")
+
+SPAN = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+REFERENCE = re.compile(r"\bdocs/[\w.-]+\.md(?:#[a-z][\w-]*)?")
+OPTIONS = re.compile(r"FOLIO_OPTIONS=[\"']?([\w:,%./-]+)")
+ROW = re.compile(r'^FOLIO_(ENUM|SIZE)\(\s*(\w+)\s*,\s*(-?\d+)\s*,(?:\s*"([\w|]+)")?', re.MULTILINE)
+ROOT_FILE = re.compile(r"[\w.-]+\.(?:md|txt|json)|Makefile|LICENSE|CMakeLists\.txt")
+QUALIFIED = re.compile(r"(?!std::)[A-Za-z_]\w*(?:::~?\w+)+(?:\(\))?")
+SYMBOL = re.compile(r"folio_\w+(?:\(\))?|k[A-Z]\w+")
+FENCE = re.compile(r"^\s*```")
+
+
+def anchors(path: Path) -> set[str]:
+    """The #anchors that GitHub makes of a document's headings, and the explicit ones."""
+    text = path.read_text()
+    headings = re.findall(r"^#+ +(.*?) *#*$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'<a (?:id|name)="([\w-]+)"', text))
+
+
+def expand(pattern: str) -> list[str]:
+    """a{b,c}d as abd and acd."""
+    if brace := re.search(r"\{([^{}]*)\}", pattern):
+        return [
+            each
+            for part in brace[1].split(",")
+            for each in expand(pattern[: brace.start()] + part + pattern[brace.end() :])
+        ]
+    return [pattern]
+
+
+class Names:
+    """What there is to name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.words: set[str] = set()
+        for path in [*house.files(root, CODE_FOLDERS, CODE_SUFFIXES), Path("CMakeLists.txt")]:
+            if (root / path).is_file():
+                self.words |= set(re.findall(r"\w+", (root / path).read_text()))
+        makefile = root / "Makefile"
+        text = makefile.read_text() if makefile.is_file() else ""
+        self.targets = {name for line in re.findall(r"^([\w %.-]+):", text, re.MULTILINE) for name in line.split()}
+        rows = root / "src/config/options.def"
+        found = ROW.findall(rows.read_text()) if rows.is_file() else []
+        self.options = {name: (kind, int(default), values.split("|")) for kind, name, default, values in found}
+
+    def has_path(self, path: str) -> bool:
+        return all(any(self.root.glob(each)) for each in expand(path.rstrip("/")))
+
+    def wrong_reference(self, reference: str, base: Path) -> str | None:
+        """What is wrong with PATH#ANCHOR, seen from the folder `base`."""
+        path, _, anchor = reference.partition("#")
+        target = self.root / base / path
+        if not target.exists():
+            return f"{reference} names a file that does not exist"
+        if anchor and anchor not in anchors(target):
+            return f"{reference} names a heading that does not exist"
+        return None
+
+    def wrong_option(self, setting: str) -> str | None:
+        name, _, value = setting.partition(":")
+        if name not in self.options:
+            return f'FOLIO_OPTIONS has no "{name}"'
+        kind, _, values = self.options[name]
+        if value and not (value in values if kind == "ENUM" else value.isdigit()):
+            return f'the option {name} has no value "{value}"'
+        return None
+
+    def wrong_span(self, span: str) -> str | None:
+        """What is wrong with `span`, or None."""
+        if re.fullmatch(rf"(?:{'|'.join(re.escape(t) for t in TOP)})/[\w.*{{}},/-]*(?:#[\w-]+)?", span):
+            path, _, anchor = span.partition("#")
+            if not self.has_path(path):
+                return f"`{span}` does not exist"
+            return self.wrong_reference(span, Path()) if anchor else None
+        if ROOT_FILE.fullmatch(span):
+            return None if self.has_path(span) or self.has_path(f"docs/{span}") else f"`{span}` does not exist"
+        if re.fullmatch(r"[\w-]+\.(?:cc|h|hpp|py|def)", span):
+            return None if any(self.has_path(f"{top}/**/{span}") for top in TOP) else f"`{span}` does not exist"
+        if target := re.match(r"make ([a-z-]+)", span):
+            return None if target[1] in self.targets else f"`{span}`: the Makefile has no such target"
+        if SYMBOL.fullmatch(span) or QUALIFIED.fullmatch(span):
+            parts = span.removesuffix("()").replace("~", "").split("::")
+            return None if self.words.issuperset(parts) else f"`{span}` is not in the code"
+        return None
+
+
+def check_document(names: Names, path: Path, problems: house.Problems) -> None:
+    fenced = False
+    for number, line in enumerate((names.root / path).read_text().split("\n"), 1):
+        if FENCE.match(line):
+            fenced = not fenced
+            continue
+        wrong = [names.wrong_option(s) for m in OPTIONS.findall(line) for s in m.rstrip(".,").split(",")]
+        if not fenced:
+            wrong += [names.wrong_span(span) for span in SPAN.findall(line)]
+            links = [link for link in LINK.findall(line) if not re.match(r"[a-z]+:", link)]
+            wrong += [
+                names.wrong_reference(path.name + link if link[0] == "#" else link, path.parent) for link in links
+            ]
+        else:
+            wrong += [
+                None if target in names.targets else f"the Makefile has no target {target}"
+                for target in re.findall(r"^\s*(?:\$ )?(?:sudo )?make ([a-z-]+)", line)
+            ]
+        for each in wrong:
+            if each:
+                problems.add(path, number, each)
+
+
+def check_options_document(names: Names, problems: house.Problems) -> None:
+    path = Path("docs/options.md")
+    if not (names.root / path).is_file():
+        problems.add(path, 1, "is missing")
+        return
+    lines = (names.root / path).read_text().split("\n")
+    for name, (kind, default, values) in names.options.items():
+        shown = values[default] if kind == "ENUM" else str(default)
+        rows = [line for line in lines if re.match(rf"(?:\|\s*|#+\s+)`?{name}`?\b", line)]
+        if not rows:
+            problems.add(path, 1, f"does not document the option {name}")
+        elif rows[0].startswith("|") and not re.search(rf"\b{shown}\b", rows[0]):
+            problems.add(path, lines.index(rows[0]) + 1, f"the default of {name} is {shown}")
+
+
+def check(root: Path, problems: house.Problems) -> str:
+    names = Names(root)
+    documents = [Path(p) for p in ("README.md", "CHANGELOG.md") if (root / p).is_file()]
+    documents += house.files(root, ["docs"], (".md",))
+    for path in documents:
+        check_document(names, path, problems)
+    for path in house.files(root, REFERRING, CODE_SUFFIXES):
+        for number, line in enumerate((root / path).read_text().split("\n"), 1):
+            for reference in REFERENCE.findall(line):
+                if wrong := names.wrong_reference(reference, Path()):
+                    problems.add(path, number, wrong)
+    check_options_document(names, problems)
+    return f"{len(documents)} documents"
+
+
+if __name__ == "__main__":
+    house.main(__doc__, check)

@@ -1,0 +1,4 @@
+// Only includes others.
+#pragma once
+
+#include "base/types.h"

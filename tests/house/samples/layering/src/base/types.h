@@ -1,0 +1,7 @@
+#pragma once
+
+#include "base/other.h"
+#include "cache/magazine.h"
+
+#ifdef __linux__
+#endif

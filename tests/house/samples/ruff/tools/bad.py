@@ -1,0 +1,2 @@
+import os
+x = [i for i in range(3)]

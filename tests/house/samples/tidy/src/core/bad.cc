@@ -1,0 +1,4 @@
+int f(int *p) {
+  if (p) return 0;
+  return *p;
+}

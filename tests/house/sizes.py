@@ -1,0 +1,78 @@
+"""Checks the size of things: files of at most 600 lines, lines of at most 120 columns (clang-format leaves comments
+alone), no work left undone. Functions of more than 60 lines are listed, for a second look; they are no problem.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import house
+
+FOLDERS = ["src", "include", "tests", "bench", "tools", "cmake", ".ci"]
+FILE_LINES = 600
+FUNCTION_LINES = 60
+COLUMNS = 120
+UNDONE = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\([a-z])")
+NO_FUNCTION = re.compile(r"\b(?:namespace|struct|class|enum|union|extern)\b[^()]*$|=\s*\{$")
+
+
+def cpp_functions(text: str) -> list[tuple[int, int]]:
+    """(first line, number of lines) of each outermost block that a parenthesis comes before."""
+    code = house.split(text)[0]
+    found: list[tuple[int, int]] = []
+    opened: list[tuple[bool, int]] = []
+    head = ""
+    head_line = 1
+    for number, line in enumerate(code, 1):
+        if line.startswith("#"):
+            continue
+        for char in line:
+            if not head.strip():
+                head_line = number
+            if char == "{":
+                inside = any(function for function, _ in opened)
+                is_function = not inside and ")" in head and not NO_FUNCTION.search(head.strip() + "{")
+                opened.append((is_function, head_line))
+                head = ""
+            elif char == "}" and opened:
+                is_function, first = opened.pop()
+                if is_function:
+                    found.append((first, number - first + 1))
+                head = ""
+            elif char == ";":
+                head = ""
+            else:
+                head += char
+        head += " "
+    return found
+
+
+def python_functions(text: str) -> list[tuple[int, int]]:
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [(n.lineno, (n.end_lineno or n.lineno) - n.lineno + 1) for n in nodes]
+
+
+def check(root: Path, problems: house.Problems) -> str:
+    sources = house.files(root, FOLDERS, (*house.CODE, ".py", ".sh", ".cmake", ".txt"))
+    for path in sources:
+        text = (root / path).read_text()
+        lines = text.split("\n")
+        if len(lines) - 1 > FILE_LINES:
+            problems.add(path, 1, f"{len(lines) - 1} lines; at most {FILE_LINES}")
+        for number, line in enumerate(lines, 1):
+            if len(line) > COLUMNS and "://" not in line:
+                problems.add(path, number, f"{len(line)} columns; at most {COLUMNS}")
+            if UNDONE.search(line) and path.parent != Path("tests/house"):
+                problems.add(path, number, "work left undone, without an owner")
+        functions = python_functions(text) if path.suffix == ".py" else []
+        functions = cpp_functions(text) if path.suffix in house.CODE else functions
+        for first, length in functions:
+            if length > FUNCTION_LINES:
+                print(f"note: {path}:{first}: a function of {length} lines")
+    return f"the sizes of {len(sources)} files"
+
+
+if __name__ == "__main__":
+    house.main(__doc__, check)

@@ -1,0 +1,325 @@
+// Magazines on their way: thread caches, their spares, the CPU cache's section, the depot, and the end of a thread.
+//
+// Afterwards every object of the bin is the program's, in a magazine that somebody can reach, or free: takes = held +
+// what draining all caches gives back, and no object twice.
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include "cache/cpu_cache.h"
+#include "cache/depot.h"
+#include "stress/explorer/bin_scenario.h"
+
+namespace explorer {
+namespace {
+
+using namespace folio;
+
+constexpr unsigned kObjectsMost = 2048;
+
+// One logical thread's side of the program: what it holds, and malloc and free on one bin as the fast path has them.
+struct Program {
+  void* list[kObjectsMost];
+  unsigned count = 0;
+
+  void allocate(BinId bin, unsigned n) {
+    for (; n != 0; --n) {
+      bool zero = false;
+      void* object = pop_top(bin);
+      if (object == nullptr) object = refill(bin, &zero);
+      if (object == nullptr) abort();
+      list[count++] = object;
+    }
+  }
+  void release(BinId bin, unsigned n) {
+    for (; n != 0; --n) {
+      void* object = list[--count];
+      Slot*& top = thread_tops.top[index(bin)];
+      if (reinterpret_cast<uintptr_t>(top) % kMagazineBytes != 0) {
+        *--top = object;
+      } else if (ThreadCache* cache = thread_cache()) {
+        thread_cache_overflow(cache, bin, object, "explorer");
+      } else {
+        give_objects(bin, &object, 1, "explorer");
+      }
+    }
+  }
+
+ private:
+  static void* pop_top(BinId bin) {
+    Slot*& top = thread_tops.top[index(bin)];
+    void* object = *top;
+    if (object != nullptr) ++top;
+    return object;
+  }
+  static void* refill(BinId bin, bool* zero) {
+    if (ThreadCache* cache = thread_cache()) return thread_cache_refill(cache, bin, zero);
+    void* object = nullptr;
+    return take_objects(bin, &object, 1, zero) == 1 ? object : nullptr;
+  }
+};
+
+void stay_on_this_cpu() {
+  cpu_set_t all, one;
+  sched_getaffinity(0, sizeof all, &all);
+  CPU_ZERO(&one);
+  // Tests run side by side: not all on the first.
+  int skip = getpid() % CPU_COUNT(&all);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all) && skip-- == 0) CPU_SET(cpu, &one);
+  }
+  sched_setaffinity(0, sizeof one, &one);
+}
+
+class CacheScenario {
+ public:
+  explicit CacheScenario(unsigned threads) : threads_(threads) {
+    stay_on_this_cpu();
+    begin_anew();
+    options.errors = kErrorsIgnore;  // an object given twice is found by the count
+    plan_.reset = [this] {
+      world_.reset();
+      for (unsigned i = 0; i < threads_; ++i) {
+        program[i].count = saved_[i].count;
+        memcpy(program[i].list, saved_[i].list, saved_[i].count * sizeof(void*));
+      }
+    };
+    plan_.verdict = [this] { return verdict(); };
+  }
+
+  void thread(Body body) { plan_.threads.push_back(std::move(body)); }
+  // What has been prepared is what every execution starts with.
+  void ready() {
+    thread_caches_take_idle_spares();  // the clock has seen how busy they were
+    for (unsigned i = 0; i < threads_; ++i) saved_[i] = program[i];
+    world_.save();
+  }
+  void expect_sound(const char* what, const Limits& limits = {}) {
+    ready();
+    explorer::expect_sound(explore(machine, plan_, limits), what);
+  }
+  void expect_little_lost(const char* what, unsigned most) {
+    ready();
+    most_lost_ = most;
+    explorer::expect_sound(vanish(machine, plan_, 1, 5), what);
+    printf("    lost at most: %u objects (bound %u)\n", worst_lost_, most);
+  }
+
+  Machine machine;
+  Program program[Machine::kThreadsMost];
+  const BinId bin = aligned_bin(1024, 1024);
+
+ private:
+  std::string verdict() {
+    std::vector<void*> held;
+    unsigned missing = 0;
+    for (unsigned i = 0; i < threads_; ++i) {
+      held.insert(held.end(), program[i].list, program[i].list + program[i].count);
+      if (machine.finished(i)) {
+        machine.as(i, [] {
+          if (thread_state.cache != nullptr) thread_cache_drain(thread_state.cache, "explorer");
+        });
+      } else {
+        ++missing;
+      }
+    }
+    thread_caches_take_idle_spares();
+    thread_caches_take_idle_spares();
+    depot_trim(true);
+    cpu_caches_trim(true);
+    std::sort(held.begin(), held.end());
+    if (std::adjacent_find(held.begin(), held.end()) != held.end()) return "an object was handed out twice";
+    for (void* object : held) {
+      if (!place_of(object).taken()) return "an object that a thread holds is free";
+    }
+    const auto taken = taken_objects(bin), known = static_cast<unsigned>(held.size());
+    if (missing == 0 && !check_bin(bin)) return "check_bin: an invariant does not hold";
+    if (missing == 0 && taken != known) return "lost: " + std::to_string(taken - known);
+    worst_lost_ = std::max(worst_lost_, taken - known);
+    return missing == 0 || taken - known <= most_lost_ ? "" : "lost with the thread: " + std::to_string(taken - known);
+  }
+
+  unsigned threads_;
+  Program saved_[Machine::kThreadsMost];
+  World world_;
+  Plan plan_;
+  unsigned most_lost_ = 0, worst_lost_ = 0;
+};
+
+// A waiting magazine of `n` objects.
+Magazine* make_magazine(BinId bin, unsigned n) {
+  Magazine* magazine = magazines_get();
+  if (magazine->next() != nullptr) magazines_put(magazine->next());
+  magazine->set_next(nullptr);
+  magazine->format(kMagazineObjects);
+  Slot* const first = magazine->slot(kMagazineObjects - n);
+  if (take_objects(bin, first, n) != n) abort();
+  magazine->park(first);
+  return magazine;
+}
+
+// Empties a magazine that is the caller's into what its thread holds.
+void empty_into(Program& program, Magazine* magazine) {
+  for (unsigned i = 0; i < magazine->count(); ++i) program.list[program.count++] = magazine->top()[i];
+}
+
+// ---- CPU cache and depot ----
+
+TEST(ExploreCache, PutAgainstGet) {
+  CacheScenario s(3);
+  Magazine* const magazines[] = {make_magazine(s.bin, 62), make_magazine(s.bin, 40)};
+  for (unsigned i = 0; i < 2; ++i) {
+    s.thread([&s, magazines, i] { cpu_cache_put(s.bin, magazines[i], "explorer"); });
+  }
+  s.thread([&s] {
+    if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+  });
+  s.expect_sound("CPU cache: put, put, get");
+}
+
+// The cache is about to overflow: a bundle moves to the depot, or one magazine where the section is busy.
+TEST(ExploreCache, BundlesAgainstGet) {
+  CacheScenario s(3);
+  for (unsigned i = 0; i < bundle_most(s.bin); ++i) cpu_cache_put(s.bin, make_magazine(s.bin, 62), "explorer");
+  depot_set_shared();
+  Magazine* const magazines[] = {make_magazine(s.bin, 62), make_magazine(s.bin, 62)};
+  for (unsigned i = 0; i < 2; ++i) {
+    s.thread([&s, magazines, i] { cpu_cache_put(s.bin, magazines[i], "explorer"); });
+  }
+  s.thread([&s] {
+    for (unsigned n = 0; n < 2; ++n) {
+      if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+    }
+  });
+  s.expect_sound("CPU cache overflows: put, put, get twice", {.executions = 20000, .random = 2000});
+}
+
+TEST(ExploreCache, GetFromDepot) {
+  CacheScenario s(2);
+  depot_set_shared();
+  for (unsigned i = 0; i < 3; ++i) {
+    Magazine* bundle = make_magazine(s.bin, 62);
+    bundle->set_next(make_magazine(s.bin, 50));
+    bundle->set_bundle_length(2);
+    depot_push(s.bin, bundle, "explorer");
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    s.thread([&s, i] {
+      for (unsigned n = 0; n < 2; ++n) {
+        if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[i], got);
+      }
+    });
+  }
+  s.expect_sound("depot: two get bundles", {.executions = 20000, .random = 2000});
+}
+
+TEST(ExploreCache, TrimAgainstPutAndGet) {
+  CacheScenario s(3);
+  depot_set_shared();
+  cpu_cache_put(s.bin, make_magazine(s.bin, 62), "explorer");
+  Magazine* const bundle = make_magazine(s.bin, 62);
+  bundle->set_bundle_length(1);
+  depot_push(s.bin, bundle, "explorer");
+  Magazine* const magazine = make_magazine(s.bin, 20);
+  s.thread([] {
+    cpu_caches_trim(true);
+    depot_trim(true);
+  });
+  s.thread([&s, magazine] { cpu_cache_put(s.bin, magazine, "explorer"); });
+  s.thread([&s] {
+    if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+  });
+  s.expect_sound("trim, put, get", {.executions = 20000, .random = 2000});
+}
+
+// ---- Threads ----
+
+// A thread with a full magazine in use and, if asked, a full spare.
+void fill_cache(CacheScenario& s, unsigned i) {
+  s.machine.prepare(i, [&] {
+    Program& p = s.program[i];
+    ThreadCache* const cache = thread_cache();
+    BinCache& b = cache->bins[index(s.bin)];
+    while (b.spare.load(order::relaxed) == nullptr ||
+           reinterpret_cast<uintptr_t>(thread_tops.top[index(s.bin)]) % kMagazineBytes != 0) {
+      if (p.count < 4 * kMagazineObjects) p.allocate(s.bin, 8 * kMagazineObjects);
+      p.release(s.bin, 1);
+    }
+  });
+}
+
+TEST(ExploreCache, OverflowAgainstRefill) {
+  CacheScenario s(2);
+  fill_cache(s, 0);
+  s.machine.prepare(1, [&] { s.program[1].allocate(s.bin, 70); });
+  s.thread([&s] { s.program[0].release(s.bin, 1); });
+  s.thread([&s] { s.program[1].allocate(s.bin, 130); });
+  s.expect_sound("overflow, refill", {.executions = 20000, .random = 2000});
+}
+
+TEST(ExploreCache, SpareStealing) {
+  CacheScenario s(3);
+  fill_cache(s, 0);
+  s.thread([&s] {
+    s.program[0].release(s.bin, 1);  // over: the spare moves on
+    s.program[0].allocate(s.bin, 1);
+    s.program[0].allocate(s.bin, 63);  // dry: the spare is taken
+  });
+  for (unsigned i = 1; i < 3; ++i) {
+    s.thread([] { thread_caches_take_idle_spares(); });
+  }
+  s.expect_sound("overflow and refill, two clocks steal spares", {.executions = 20000, .random = 2000});
+}
+
+TEST(ExploreCache, ThreadEndAgainstStealing) {
+  CacheScenario s(3);
+  fill_cache(s, 0);
+  s.thread([] { thread_cache_end(thread_state.cache); });
+  s.thread([] { thread_caches_take_idle_spares(); });
+  s.thread([&s] { s.program[2].allocate(s.bin, 3); });  // a new thread, which may get the old one's cache
+  s.expect_sound("thread end, stealing, new thread", {.executions = 20000, .random = 2000});
+}
+
+TEST(ExploreCache, EndAndBirth) {
+  CacheScenario s(3);
+  for (unsigned i = 0; i < 2; ++i) {
+    s.machine.prepare(i, [&] { s.program[i].allocate(s.bin, 3); });
+    s.thread([] { thread_cache_end(thread_state.cache); });
+  }
+  s.thread([&s] {
+    s.program[2].allocate(s.bin, 1);
+    s.program[2].release(s.bin, 1);
+  });
+  s.expect_sound("two threads end, one begins", {.executions = 20000, .random = 2000});
+}
+
+// ---- A thread vanishes ----
+
+// At most: two magazines of its own, one in its hand, and what the section that it stopped in guards.
+constexpr unsigned kOwn = 3 * kMagazineObjects;
+
+TEST(Vanish, InOverflowAndRefill) {
+  CacheScenario s(2);
+  fill_cache(s, 0);
+  fill_cache(s, 1);
+  s.thread([&s] {
+    s.program[0].release(s.bin, 1);
+    s.program[0].release(s.bin, 62);
+  });
+  s.thread([&s] { s.program[1].allocate(s.bin, 130); });
+  s.expect_little_lost("overflow, refill, with a thread that vanishes",
+                       kOwn + (bundle_most(s.bin) + 1) * kMagazineObjects);
+}
+
+TEST(Vanish, InSpareStealing) {
+  CacheScenario s(2);
+  fill_cache(s, 0);
+  s.thread([&s] {
+    s.program[0].release(s.bin, 1);
+    s.program[0].allocate(s.bin, 64);
+  });
+  s.thread([] { thread_caches_take_idle_spares(); });
+  s.expect_little_lost("stealing, with a thread that vanishes", kOwn);
+}
+
+}  // namespace
+}  // namespace explorer

@@ -1,0 +1,248 @@
+// Address space: metadata pieces, regions, windows, the thread-end key and huge objects, where two threads are first at
+// once.
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include "os/os.h"
+#include "space/huge.h"
+#include "space/metadata.h"
+#include "space/region.h"
+#include "stress/explorer/search.h"
+#include "stress/explorer/world.h"
+
+namespace explorer {
+namespace {
+
+using namespace folio;
+
+bool all_zero(const char* bytes, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (bytes[i] != 0) return false;
+  }
+  return true;
+}
+
+// ---- Metadata ----
+
+struct PieceHead {
+  size_t used, bytes;
+};
+
+// The piece in use is full: all make a new one, one wins, the losers use its.
+TEST(ExploreSpace, MetadataPiece) {
+  begin_anew();
+  World world;
+  auto& current = world.variable<PieceHead*>("_ZN5folio12_GLOBAL__N_17currentE");
+  constexpr size_t kBytes = 1000, kLeft = 512;
+  metadata_alloc(current->bytes - current->used - kLeft);
+  world.save();
+  PieceHead* const full = current;
+  Machine machine;
+  Plan plan;
+  char* got[3] = {};
+  for (unsigned i = 0; i < 3; ++i) {
+    plan.threads.push_back([&got, i] { got[i] = static_cast<char*>(metadata_alloc(kBytes)); });
+  }
+  plan.reset = [&] {
+    if (current != full) os::unreserve(current, current->bytes);
+    current = full;
+    world.reset();
+    for (char*& g : got) g = nullptr;
+  };
+  plan.verdict = [&]() -> std::string {
+    std::vector<char*> sorted;
+    for (unsigned i = 0; i < 3; ++i) {
+      if (!machine.finished(i)) continue;
+      if (got[i] == nullptr || !all_zero(got[i], kBytes)) return "no zero-filled metadata";
+      sorted.push_back(got[i]);
+    }
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i + 1 < sorted.size(); ++i) {
+      if (sorted[i] + kBytes > sorted[i + 1]) return "metadata overlaps";
+    }
+    return current == full ? "no new piece" : "";
+  };
+  expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 20000}), "metadata: three need a new piece");
+  expect_sound(vanish(machine, plan), "the same, with a thread that vanishes");
+}
+
+// ---- Regions ----
+
+TEST(ExploreSpace, Region) {
+  begin_anew();
+  World world;
+  auto& cursor = world.variable<uint64_t>("_ZN5folio12_GLOBAL__N_16cursorE");
+  while (cursor >> 32 != (cursor & 0xffffffffu)) acquire_chunk();
+  world.save();
+  const size_t before = region_bytes();
+  Machine machine;
+  Plan plan;
+  char* got[3] = {};
+  for (unsigned i = 0; i < 3; ++i) plan.threads.push_back([&got, i] { got[i] = acquire_chunk(); });
+  plan.reset = [&] {
+    const size_t grown = region_bytes() - before;
+    if (grown != 0) os::unreserve(reinterpret_cast<char*>((cursor & 0xffffffffu) << kChunkShift) - grown, grown);
+    world.reset();
+    for (char*& g : got) g = nullptr;
+  };
+  plan.verdict = [&]() -> std::string {
+    for (unsigned i = 0; i < 3; ++i) {
+      if (!machine.finished(i)) continue;
+      if (got[i] == nullptr || reinterpret_cast<uintptr_t>(got[i]) % kChunkBytes != 0) return "no chunk";
+      if (got[i] == got[(i + 1) % 3] || got[i] == got[(i + 2) % 3]) return "one chunk twice";
+      got[i][kChunkBytes - 1] = 1;  // it is mapped
+    }
+    return "";
+  };
+  expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 20000}), "regions: three need a new one");
+}
+
+// ---- Windows, keys ----
+
+TEST(ExploreSpace, Window) {
+  begin_anew();
+  World world;
+  world.save();
+  const void* const address = reinterpret_cast<void*>(uint64_t{0x123456} << kChunkShift);
+  Atomic<Window*>& entry = windows[reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift)];
+  Machine machine;
+  Plan plan;
+  Window* got[2];
+  for (unsigned i = 0; i < 2; ++i) plan.threads.push_back([&got, i, address] { got[i] = window_make(address); });
+  plan.reset = [&] {
+    world.reset();
+    entry.store(nullptr, order::relaxed);
+  };
+  plan.verdict = [&]() -> std::string {
+    if (got[0] == nullptr || got[0] != got[1]) return "two windows";
+    return got[0]->chunk(window_slot(address)) == address ? "" : "a window with a wrong number";
+  };
+  expect_sound(explore(machine, plan, {.preemptions = 6, .random = 100}), "windows: two make one");
+  entry.store(nullptr, order::relaxed);
+}
+
+TEST(ExploreSpace, ThreadEndKey) {
+  World world;
+  auto& key = world.variable<unsigned>("_ZN5folio2os12_GLOBAL__N_17end_keyE");
+  const unsigned before = key;
+  Machine machine;
+  Plan plan;
+  bool asked[2];
+  int values[2];
+  for (unsigned i = 0; i < 2; ++i) {
+    plan.threads.push_back([&, i] { asked[i] = os::at_thread_end([](void*) {}, &values[i]); });
+  }
+  plan.reset = [&] {
+    if (key != before) pthread_key_delete(key - 2);
+    key = before;
+  };
+  plan.verdict = [&]() -> std::string {
+    if (!asked[0] || !asked[1]) return "no key";
+    // Both threads are one to the C library: the key holds what the last of them stored.
+    const void* const value = pthread_getspecific(key - 2);
+    return value == &values[0] || value == &values[1] ? "" : "a value under a key that was deleted";
+  };
+  expect_sound(explore(machine, plan, {.preemptions = 6, .random = 100}), "thread-end key: two are first");
+  plan.reset();
+}
+
+// ---- Huge objects ----
+
+class HugeScenario {
+ public:
+  static constexpr size_t kBytes = size_t{3} << 20;
+  static constexpr unsigned kLive = 2, kBlocks = 4;
+
+  HugeScenario() {
+    begin_anew();
+    for (HugeBlock*& block : blocks_) block = huge_alloc(kBytes, 1);
+    for (unsigned i = kLive; i < kBlocks; ++i) huge_free(blocks_[i]);
+    world_.save();
+    plan.reset = [this] { reset(); };
+    plan.verdict = [this] { return verdict(); };
+  }
+  ~HugeScenario() { reset(); }
+  HugeScenario(const HugeScenario&) = delete;
+  HugeScenario& operator=(const HugeScenario&) = delete;
+
+  Body free(unsigned block) {
+    return [this, block] {
+      if (huge_free(blocks_[block])) ++freed[block];
+    };
+  }
+  Body allocate(unsigned thread) {
+    return [this, thread] { got_[thread] = huge_alloc(kBytes, 1); };
+  }
+
+  Machine machine;
+  Plan plan;
+  unsigned freed[kBlocks] = {};
+
+ private:
+  void reset() {
+    for (HugeBlock*& block : got_) {
+      if (block != nullptr && !is_first(block->base)) os::unreserve(block->base, block->reserved_bytes);
+      block = nullptr;
+    }
+    world_.reset();
+    for (unsigned& n : freed) n = 0;
+  }
+
+  bool is_first(const char* base) const {
+    return std::any_of(blocks_, blocks_ + kBlocks, [&](const HugeBlock* b) { return b->base == base; });
+  }
+
+  std::string verdict() {
+    std::vector<HugeBlock*> seen;
+    for (HugeBlock* block : got_) {
+      if (block == nullptr) continue;
+      if (huge_at(block->base) != block || chunk_code(block->base + kChunkBytes) != kCodeHugeInside)
+        return "not in the table";
+      if (block->state.load(order::relaxed) != kHugeLive || block->usable_bytes < kBytes) return "a live block is not";
+      block->base[kBytes - 1] = 1;  // it is mapped
+      seen.push_back(block);
+    }
+    for (unsigned i = 0; i < kLive; ++i) {
+      if (freed[i] > 1) return "freed twice";
+      if (freed[i] == 0) seen.push_back(blocks_[i]);
+    }
+    auto* const stacks = &world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_111free_blocksE");
+    while (HugeBlock* block = stacks[1].pop()) seen.push_back(block);
+    auto& spares = world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_117spare_descriptorsE");
+    while (HugeBlock* block = spares.pop()) seen.push_back(block);
+    std::sort(seen.begin(), seen.end());
+    if (std::adjacent_find(seen.begin(), seen.end()) != seen.end()) return "a block is in two places";
+    for (HugeBlock* block : blocks_) {
+      if (!std::binary_search(seen.begin(), seen.end(), block)) return "a block is lost";
+    }
+    return "";
+  }
+
+  World world_;
+  HugeBlock* blocks_[kBlocks];
+  HugeBlock* got_[Machine::kThreadsMost] = {};
+};
+
+TEST(ExploreHuge, FreedTwiceAtOnce) {
+  HugeScenario s;
+  s.plan.threads = {s.free(0), s.free(0), s.free(1)};
+  const auto sound = s.plan.verdict;
+  s.plan.verdict = [&]() -> std::string { return s.freed[0] != 1 ? "not exactly one free succeeded" : sound(); };
+  expect_sound(explore(s.machine, s.plan, {.preemptions = 3, .executions = 40000}),
+               "huge: one block freed twice at once");
+}
+
+TEST(ExploreHuge, FreeAllocatePurge) {
+  HugeScenario s;
+  s.plan.threads = {s.free(0), s.allocate(0), [] { huge_purge(true, ~size_t{0}); }};
+  expect_sound(explore(s.machine, s.plan, {.executions = 20000}), "huge: free, allocate, purge");
+}
+
+TEST(ExploreHuge, AllocateAgainstAllocate) {
+  HugeScenario s;
+  s.plan.threads = {s.allocate(0), s.allocate(1), s.free(0)};
+  expect_sound(explore(s.machine, s.plan, {.executions = 10000, .random = 1000}), "huge: two allocate, one frees");
+}
+
+}  // namespace
+}  // namespace explorer

@@ -1,0 +1,101 @@
+#include "base/bits.h"
+
+#include <bit>
+
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+// Words with few, many and edge bits, then random ones.
+std::vector<uint64_t> interesting_words() {
+  std::vector<uint64_t> words = {0, ~uint64_t{0}, 0x5555555555555555u, 0xaaaaaaaaaaaaaaaau, 0x00ff00ff00ff00ffu};
+  for (unsigned i = 0; i < 64; ++i) {
+    words.push_back(uint64_t{1} << i);
+    words.push_back(~(uint64_t{1} << i));
+    words.push_back((uint64_t{1} << i) - 1);
+    words.push_back(~((uint64_t{1} << i) - 1));
+  }
+  std::mt19937_64 random(1);
+  for (unsigned i = 0; i < rounds(10000); ++i) words.push_back(random() & (i % 2 == 0 ? ~uint64_t{0} : random()));
+  return words;
+}
+
+TEST(Bits, PopcountCounts) {
+  for (const uint64_t word : interesting_words()) {
+    EXPECT_EQ(popcount(word), static_cast<unsigned>(std::popcount(word))) << std::hex << word;
+  }
+  static_assert(popcount(0) == 0 && popcount(~uint64_t{0}) == 64);
+}
+
+TEST(Bits, LowestAndHighestBit) {
+  for (const uint64_t word : interesting_words()) {
+    if (word == 0) continue;
+    EXPECT_EQ(lowest_bit(word), static_cast<unsigned>(std::countr_zero(word))) << std::hex << word;
+    EXPECT_EQ(highest_bit(word), 63u - static_cast<unsigned>(std::countl_zero(word))) << std::hex << word;
+  }
+}
+
+TEST(Bits, LowestBitsAreTheLowestAndAsManyAsAsked) {
+  for (const uint64_t word : interesting_words()) {
+    for (const unsigned n : {0u, 1u, 2u, 7u, 31u, 62u, 63u, 64u, 100u}) {
+      const uint64_t low = lowest_bits(word, n);
+      const unsigned want = std::min(n, popcount(word));
+      ASSERT_EQ(low & ~word, 0u) << std::hex << word << " " << n;
+      ASSERT_EQ(popcount(low), want) << std::hex << word << " " << n;
+      // Every bit left out is above every bit chosen.
+      const uint64_t rest = word & ~low;
+      if (low == 0 || rest == 0) continue;
+      ASSERT_GT(lowest_bit(rest), highest_bit(low)) << std::hex << word << " " << n;
+    }
+  }
+}
+
+TEST(Bits, LowMask) {
+  EXPECT_EQ(low_mask(0), 0u);
+  EXPECT_EQ(low_mask(1), 1u);
+  EXPECT_EQ(low_mask(63), ~uint64_t{0} >> 1);
+  EXPECT_EQ(low_mask(64), ~uint64_t{0});
+  for (unsigned n = 0; n <= 64; ++n) EXPECT_EQ(popcount(low_mask(n)), n);
+}
+
+TEST(Bits, Rounding) {
+  for (unsigned shift = 0; shift < 40; ++shift) {
+    const size_t alignment = size_t{1} << shift;
+    for (const size_t x :
+         {size_t{0}, size_t{1}, alignment - 1, alignment, alignment + 1, 3 * alignment - 1, 5 * alignment}) {
+      const size_t up = round_up(x, alignment), down = round_down(x, alignment);
+      EXPECT_EQ(up % alignment, 0u);
+      EXPECT_EQ(down % alignment, 0u);
+      EXPECT_LE(down, x);
+      EXPECT_LT(x - down, alignment);
+      EXPECT_GE(up, x);
+      EXPECT_LT(up - x, alignment);
+    }
+  }
+}
+
+TEST(Bits, PowersOfTwo) {
+  EXPECT_FALSE(is_power_of_two(0));
+  for (unsigned shift = 0; shift < 64; ++shift) {
+    const size_t x = size_t{1} << shift;
+    EXPECT_TRUE(is_power_of_two(x));
+    EXPECT_EQ(is_power_of_two(x - 1), x == 2);
+    EXPECT_EQ(is_power_of_two(x + 1), x == 1);
+  }
+}
+
+TEST(Bits, Log2CeilIsTheLeastShiftThatReaches) {
+  EXPECT_EQ(log2_ceil(0), 0u);
+  EXPECT_EQ(log2_ceil(1), 0u);
+  for (unsigned shift = 1; shift < 64; ++shift) {
+    const uint64_t x = uint64_t{1} << shift;
+    EXPECT_EQ(log2_ceil(x), shift);
+    EXPECT_EQ(log2_ceil(x - 1), x == 2 ? 0 : shift);
+    EXPECT_EQ(log2_ceil(x + 1), shift + 1);
+  }
+}
+
+}  // namespace

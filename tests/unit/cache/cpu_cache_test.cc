@@ -1,0 +1,325 @@
+#include "cache/cpu_cache.h"
+
+#include <set>
+#include <thread>
+
+#include "cache/depot.h"
+#include "unit/cache/magazines.h"
+#include "unit/child.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const BinId bin = bin_of(64);
+constexpr unsigned kWhole = kMagazineObjects;
+
+class CpuCacheTest : public ::testing::Test {
+ protected:
+  CpuCacheTest() {
+    stay_on_this_cpu();
+    depot_set_shared();
+    drain_list(bin, cpu_cache_get(bin, kWhole, nullptr));  // makes this CPU's cache
+    cpu_cache_put(bin, magazine_of(bin, 1), "test");
+    cpu_caches_trim(true);
+  }
+  ~CpuCacheTest() override {
+    options.cpu_cache = 1024;
+    cpu_caches_trim(true);
+    depot_trim(true);
+    for (const BinId each : all_bins()) {
+      EXPECT_EQ(cpu_caches_objects(each), 0u) << "bin " << index(each);
+      EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
+    }
+    for (Atomic<CpuCache*>& entry : cpu_caches) {
+      if (const CpuCache* cache = entry.load(order::relaxed)) EXPECT_EQ(cache->bytes, 0u);
+    }
+  }
+  static CpuCache& mine() { return *cpu_caches[os::cpu() % kCpusMost].load(order::acquire); }
+  // The books of this CPU's cache against its magazines.
+  static void expect_exact() {
+    uint64_t bytes = 0;
+    for (const BinId each : all_bins()) {
+      const CpuList& list = mine().lists[index(each)];
+      unsigned magazines = 0, objects = 0;
+      for (Magazine* m = list.first.load(order::relaxed); m != nullptr; m = m->next(), ++magazines)
+        objects += m->count();
+      EXPECT_EQ(list.magazines, magazines) << "bin " << index(each);
+      EXPECT_EQ(list.objects.load(order::relaxed), objects) << "bin " << index(each);
+      EXPECT_EQ(cpu_caches_objects(each), objects) << "bin " << index(each);
+      bytes += uint64_t{objects} * info_of(each).size;
+    }
+    EXPECT_EQ(mine().bytes, bytes);
+  }
+  SavedOptions saved_;
+};
+
+TEST_F(CpuCacheTest, AMagazineComesBackWhole) {
+  Magazine* const magazine = magazine_of(bin, kWhole);
+  const std::vector<void*> objects = objects_of(magazine);
+  EXPECT_EQ(cpu_cache_put(bin, magazine, "test"), nullptr) << "kept";
+  EXPECT_EQ(cpu_caches_objects(bin), kWhole);
+  expect_exact();
+  EXPECT_EQ(cpu_cache_get(bin_of(1000), kWhole, nullptr), nullptr) << "another bin's list";
+  ASSERT_EQ(cpu_cache_get(bin, kWhole, nullptr), magazine);
+  EXPECT_EQ(objects_of(magazine), objects);
+  EXPECT_EQ(cpu_cache_get(bin, kWhole, nullptr), nullptr);
+  expect_exact();
+  drain_list(bin, magazine);
+}
+
+TEST_F(CpuCacheTest, FewObjectsAreMergedIntoWhatWaits) {
+  Magazine* const large = magazine_of(bin, 40);
+  EXPECT_EQ(cpu_cache_put(bin, large, "test"), nullptr);
+  Magazine* const small = magazine_of(bin, 10);
+  const std::vector<void*> objects = objects_of(small);
+  EXPECT_EQ(cpu_cache_put(bin, small, "test"), small) << "it came back";
+  EXPECT_EQ(small->count(), 0u);
+  magazines_put(small);
+  EXPECT_EQ(large->count(), 50u);
+  expect_exact();
+  // Where they do not fit they wait on their own.
+  Magazine* const more = magazine_of(bin, 20);
+  EXPECT_EQ(cpu_cache_put(bin, more, "test"), nullptr);
+  EXPECT_EQ(large->count(), 50u);
+  expect_exact();
+}
+
+TEST_F(CpuCacheTest, MergedMagazinesKeepToTheirBinsMost) {
+  for (const BinId each : all_bins()) {
+    const unsigned most = info_of(each).magazine_most;
+    if (most < 2) continue;
+    for (unsigned i = 0; i < 3 * most; ++i) {
+      if (Magazine* empty = cpu_cache_put(each, magazine_of(each, 1), "test")) magazines_put(empty);
+      Magazine* m = mine().lists[index(each)].first.load(order::relaxed);
+      for (; m != nullptr; m = m->next()) ASSERT_LE(m->count(), most);
+    }
+    cpu_caches_trim(true);
+    depot_trim(true);
+  }
+}
+
+TEST_F(CpuCacheTest, WhoWantsFewGetsFew) {
+  Magazine* const waiting = magazine_of(bin, 50);
+  const std::vector<void*> objects = objects_of(waiting);
+  cpu_cache_put(bin, waiting, "test");
+  Magazine* const into = empty_magazine();
+  ASSERT_EQ(cpu_cache_get(bin, 8, into), into);
+  EXPECT_EQ(into->count(), 8u);
+  EXPECT_EQ(into->bottom(), 8u) << "with room for no more";
+  EXPECT_EQ(objects_of(into), std::vector<void*>(objects.begin(), objects.begin() + 8)) << "the ones on top";
+  expect_exact();
+  drain_list(bin, into);
+  // Who wants all that there is, or a whole one, gets the magazine itself.
+  Magazine* const other = empty_magazine();
+  EXPECT_EQ(cpu_cache_get(bin, kWholeLeast, other), waiting);
+  EXPECT_EQ(waiting->count(), 42u);
+  drain_list(bin, waiting);
+  Magazine* const few = magazine_of(bin, 5);
+  cpu_cache_put(bin, few, "test");
+  EXPECT_EQ(cpu_cache_get(bin, 5, other), few);
+  drain_list(bin, few);
+  magazines_put(other);
+}
+
+TEST_F(CpuCacheTest, ManyOfOneBinGoToTheDepotAsABundle) {
+  const unsigned most = bundle_most(bin);
+  for (unsigned i = 0; i < most; ++i) cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(cpu_caches_objects(bin), most * kWhole);
+  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+  EXPECT_EQ(depot_objects(bin), (most + 1) * kWhole) << "all at once";
+  EXPECT_EQ(cpu_caches_objects(bin), 0u);
+  expect_exact();
+  // And come back as one.
+  Magazine* const magazine = cpu_cache_get(bin, kWhole, nullptr);
+  ASSERT_NE(magazine, nullptr);
+  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(cpu_caches_objects(bin), most * kWhole);
+  expect_exact();
+  magazine->set_next(nullptr);
+  drain_list(bin, magazine);
+}
+
+TEST_F(CpuCacheTest, WhatIsOverTheBudgetGoesToTheDepot) {
+  options.cpu_cache = 256;
+  for (unsigned round = 0; round < 20; ++round) {
+    for (const BinId each : {bin_of(200), bin_of(500), bin_of(1000), bin_of(5000), bin_of(9000)}) {
+      const unsigned most = info_of(each).magazine_most;
+      if (Magazine* empty = cpu_cache_put(each, magazine_of(each, most), "test")) magazines_put(empty);
+      EXPECT_LE(mine().bytes, 256 * kKiB);
+      expect_exact();
+    }
+  }
+}
+
+TEST_F(CpuCacheTest, GettingKeepsToTheBudgetToo) {
+  options.cpu_cache = 512;
+  std::vector<BinId> used;
+  for (const BinId each : all_bins()) {
+    const unsigned most = info_of(each).magazine_most;
+    if (most < 2) continue;
+    used.push_back(each);
+    depot_push(each, bundle_of(each, bundle_most(each), most), "test");
+  }
+  for (const BinId each : used) {
+    Magazine* const magazine = cpu_cache_get(each, kWhole, nullptr);
+    ASSERT_NE(magazine, nullptr) << "bin " << index(each);
+    magazine->set_next(nullptr);
+    drain_list(each, magazine);
+    EXPECT_LE(mine().bytes, 512 * kKiB + kMagazineBytesMost) << "a magazine more at most";
+  }
+  expect_exact();
+}
+
+TEST_F(CpuCacheTest, OneByOne) {
+  Magazine* emptied = nullptr;
+  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), nullptr);
+  EXPECT_EQ(emptied, nullptr);
+  void* object = nullptr;
+  ASSERT_EQ(take_objects(bin, &object, 1), 1u);
+  EXPECT_FALSE(cpu_cache_push_one(bin, object)) << "no magazine waits that has room";
+  Magazine* const waiting = magazine_of(bin, 2);
+  const std::vector<void*> objects = objects_of(waiting);
+  cpu_cache_put(bin, waiting, "test");
+  EXPECT_TRUE(cpu_cache_push_one(bin, object));
+  EXPECT_EQ(cpu_caches_objects(bin), 3u);
+  expect_exact();
+  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), object) << "last in, first out";
+  EXPECT_EQ(emptied, nullptr);
+  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), objects[0]);
+  EXPECT_EQ(emptied, nullptr);
+  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), objects[1]);
+  EXPECT_EQ(emptied, waiting) << "used up";
+  magazines_put(emptied);
+  expect_exact();
+  for (void* each : {object, objects[0], objects[1]}) give_objects(bin, &each, 1, "test");
+}
+
+TEST_F(CpuCacheTest, OneByOneFillsAMagazineToItsMost) {
+  for (const BinId each : {bin_of(64), bin_of(3000), bin_of(16 * kKiB)}) {
+    cpu_cache_put(each, magazine_of(each, 1), "test");
+    unsigned pushed = 0;
+    for (;; ++pushed) {
+      void* object = nullptr;
+      ASSERT_EQ(take_objects(each, &object, 1), 1u);
+      if (cpu_cache_push_one(each, object)) continue;
+      give_objects(each, &object, 1, "test");
+      break;
+    }
+    EXPECT_EQ(pushed + 1, info_of(each).magazine_most);
+  }
+  expect_exact();
+}
+
+TEST_F(CpuCacheTest, BusyMeansTheDepot) {
+  const uint64_t busy = cpu_caches_busy();
+  EXPECT_TRUE(mine().section.run(false, [&] {
+    EXPECT_EQ(cpu_cache_put(bin, magazine_of(bin, kWhole), "test"), nullptr);
+    EXPECT_EQ(cpu_caches_objects(bin), 0u) << "nobody else is let in";
+    EXPECT_EQ(depot_objects(bin), kWhole);
+    Magazine* const into = empty_magazine();
+    ASSERT_EQ(cpu_cache_get(bin, 10, into), into);
+    EXPECT_EQ(into->count(), 10u);
+    EXPECT_EQ(depot_objects(bin), kWhole - 10) << "the rest went back";
+    drain_list(bin, into);
+    Magazine* const rest = cpu_cache_get(bin, kWhole, nullptr);
+    ASSERT_NE(rest, nullptr);
+    EXPECT_EQ(rest->count(), kWhole - 10);
+    EXPECT_EQ(depot_objects(bin), 0u);
+    void* object = *rest->top();
+    Magazine* emptied = rest;
+    EXPECT_FALSE(cpu_cache_push_one(bin, object));
+    EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), nullptr);
+    EXPECT_EQ(emptied, nullptr);
+    drain_list(bin, rest);
+    EXPECT_EQ(cpu_caches_trim(true), 0u) << "trimming does not wait either";
+  }));
+  EXPECT_GE(cpu_caches_busy(), busy + 5) << "and it is counted";
+}
+
+TEST_F(CpuCacheTest, WithoutCpuCachesTheDepotServes) {
+  options.cpu_cache = 0;
+  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+  EXPECT_EQ(cpu_caches_objects(bin), 0u);
+  EXPECT_EQ(depot_objects(bin), kWhole);
+  Magazine* const magazine = cpu_cache_get(bin, kWhole, nullptr);
+  ASSERT_NE(magazine, nullptr);
+  EXPECT_EQ(magazine->count(), kWhole);
+  drain_list(bin, magazine);
+}
+
+TEST_F(CpuCacheTest, TheThirdTrimDrainsAListThatNobodyUsed) {
+  const BinId other = bin_of(1000);
+  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+  cpu_cache_put(other, magazine_of(other, 40), "test");
+  EXPECT_EQ(cpu_caches_trim(false), 0u);
+  EXPECT_EQ(cpu_caches_trim(false), 0u);
+  Magazine* const used = cpu_cache_get(other, kWhole, nullptr);
+  cpu_cache_put(other, used, "test");
+  EXPECT_EQ(cpu_caches_trim(false), 1u);
+  EXPECT_EQ(cpu_caches_objects(bin), 0u);
+  EXPECT_EQ(taken_objects(bin), 0u);
+  EXPECT_EQ(cpu_caches_objects(other), 40u);
+  expect_exact();
+}
+
+TEST_F(CpuCacheTest, AChildForgetsWhoWasInside) {
+  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+  int result = -1;
+  mine().section.run(false, [&] {
+    result = in_child([] {
+      if (!mine().section.held()) return kFailed;
+      cpu_caches_after_fork();
+      if (mine().section.held() || mine().bytes != 0 || cpu_caches_objects(bin) != 0) return kFailed;
+      cpu_cache_put(bin, magazine_of(bin, 40), "test");
+      return cpu_caches_objects(bin) == 40 ? kPassed : kFailed;
+    });
+  });
+  EXPECT_EQ(result, kPassed);
+  // One where nobody was inside keeps what it has.
+  EXPECT_EQ(in_child([] {
+              cpu_caches_after_fork();
+              return cpu_caches_objects(bin) == kWhole ? kPassed : kFailed;
+            }),
+            kPassed);
+}
+
+TEST_F(CpuCacheTest, ThreadsNeverShareAnObject) {
+  const BinId used[] = {bin_of(16), bin, bin_of(3000)};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::minstd_rand random(t + 1);
+      for (unsigned round = 0; round < rounds(5000); ++round) {
+        const BinId each = used[random() % 3];
+        const unsigned most = info_of(each).magazine_most;
+        Magazine* const into = empty_magazine();
+        Magazine* magazine = cpu_cache_get(each, 1 + random() % most, into);
+        if (magazine != into) magazines_put(into);
+        if (magazine == nullptr) magazine = magazine_of(each, 1 + random() % most);
+        magazine->set_next(nullptr);
+        for (void* object : objects_of(magazine)) {
+          *static_cast<uint64_t*>(object) = t;
+          ASSERT_EQ(*static_cast<uint64_t*>(object), t);
+        }
+        if (random() % 8 == 0) {
+          drain_list(each, magazine);
+        } else if (Magazine* empty = cpu_cache_put(each, magazine, "test")) {
+          empty->set_next(nullptr);
+          magazines_put(empty);
+        }
+        if (round % 1000 == 0) cpu_caches_trim(t == 0);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const BinId each : used) {
+    EXPECT_EQ(taken_objects(each), cpu_caches_objects(each) + depot_objects(each));
+    EXPECT_TRUE(check_bin(each));
+  }
+}
+
+}  // namespace

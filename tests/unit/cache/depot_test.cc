@@ -1,0 +1,158 @@
+#include "cache/depot.h"
+
+#include <thread>
+
+#include "unit/cache/magazines.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const BinId bin = bin_of(64);
+
+// First: a process is single-threaded until somebody says otherwise, and then for good.
+TEST(DepotAlone, KeepsNothing) {
+  depot_push(bin, bundle_of(bin, 3, 62), "test");
+  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(taken_objects(bin), 0u) << "it went to the folios";
+  EXPECT_EQ(depot_pop(bin), nullptr);
+}
+
+class DepotTest : public ::testing::Test {
+ protected:
+  DepotTest() { depot_set_shared(); }
+  ~DepotTest() override {
+    depot_trim(true);
+    for (const BinId each : all_bins()) {
+      EXPECT_EQ(depot_objects(each), 0u);
+      EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
+    }
+  }
+  SavedOptions saved_;
+};
+
+TEST_F(DepotTest, BundlesComeBackWholeTheLastOneFirst) {
+  Magazine* const first = bundle_of(bin, 3, 62);
+  Magazine* const second = bundle_of(bin, 2, 40);
+  const std::vector<void*> objects = objects_of(first->next());
+  depot_push(bin, first, "test");
+  EXPECT_EQ(depot_objects(bin), 3 * 62u);
+  depot_push(bin, second, "test");
+  EXPECT_EQ(depot_objects(bin), 3 * 62u + 2 * 40u);
+  ASSERT_EQ(depot_pop(bin), second);
+  EXPECT_EQ(second->bundle_length(), 2u);
+  ASSERT_EQ(depot_pop(bin), first);
+  EXPECT_EQ(first->bundle_length(), 3u);
+  EXPECT_EQ(*first->slot(kMagazineObjects), nullptr) << "the bottom's null is back";
+  EXPECT_EQ(objects_of(first->next()), objects);
+  EXPECT_EQ(first->next()->next()->next(), nullptr);
+  EXPECT_EQ(depot_pop(bin), nullptr);
+  EXPECT_EQ(depot_objects(bin), 0u);
+  drain_list(bin, first);
+  drain_list(bin, second);
+}
+
+TEST_F(DepotTest, BinsAreApart) {
+  const BinId other = bin_of(1000);
+  depot_push(bin, bundle_of(bin, 1, 10), "test");
+  EXPECT_EQ(depot_pop(other), nullptr);
+  EXPECT_EQ(depot_objects(other), 0u);
+}
+
+TEST_F(DepotTest, WhatIsOverTheBoundGoesToTheFolios) {
+  options.depot = 64;  // KiB
+  const unsigned fit = 64 * 1024 / 64;
+  unsigned pushed = 0;
+  for (; pushed < 3 * fit; pushed += 62) depot_push(bin, bundle_of(bin, 1, 62), "test");
+  EXPECT_LE(depot_objects(bin), fit);
+  EXPECT_GT(depot_objects(bin) + 62, fit);
+  EXPECT_EQ(taken_objects(bin), depot_objects(bin)) << "the rest is free";
+  // The bound is one for all bins.
+  const BinId other = bin_of(2000);
+  depot_push(other, bundle_of(other, 1, 30), "test");
+  EXPECT_EQ(depot_objects(other), 0u);
+  // What goes out makes room again.
+  for (unsigned i = 0; i < 20; ++i) drain_list(bin, depot_pop(bin));
+  depot_push(other, bundle_of(other, 1, 30), "test");
+  EXPECT_EQ(depot_objects(other), 30u);
+}
+
+TEST_F(DepotTest, WithoutRoomItKeepsNothing) {
+  options.depot = 0;
+  depot_push(bin, bundle_of(bin, 2, 62), "test");
+  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(taken_objects(bin), 0u);
+}
+
+TEST_F(DepotTest, TheThirdTrimDrainsWhatNobodyTouched) {
+  const BinId other = bin_of(1000);
+  depot_push(bin, bundle_of(bin, 2, 62), "test");
+  depot_push(other, bundle_of(other, 1, 30), "test");
+  EXPECT_EQ(depot_trim(false), 0u);
+  EXPECT_EQ(depot_trim(false), 0u);
+  Magazine* const touched = depot_pop(other);
+  depot_push(other, touched, "test");
+  EXPECT_EQ(depot_trim(false), 2u) << "magazines";
+  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(taken_objects(bin), 0u);
+  EXPECT_EQ(depot_objects(other), 30u);
+  EXPECT_EQ(depot_trim(false), 0u);
+  EXPECT_EQ(depot_trim(false), 1u);
+}
+
+TEST_F(DepotTest, TrimAllDrainsEverything) {
+  unsigned magazines = 0;
+  for (const BinId each : all_bins()) {
+    if (info_of(each).magazine_most == 0) continue;
+    depot_push(each, bundle_of(each, 2, info_of(each).magazine_most), "test");
+    magazines += 2;
+  }
+  EXPECT_EQ(depot_trim(true), magazines);
+}
+
+TEST_F(DepotTest, ABundleIsAboutAsManyBytesForEveryBin) {
+  for (const BinId each : all_bins()) {
+    const unsigned most = bundle_most(each);
+    const uint64_t bytes = uint64_t{info_of(each).size} * std::max<unsigned>(1, info_of(each).magazine_most);
+    EXPECT_GE(most, 1u);
+    EXPECT_LE(most, kBundleMost);
+    EXPECT_TRUE(most == 1 || most * bytes <= kBundleBytes) << "bin " << index(each);
+    EXPECT_TRUE(most == kBundleMost || (most + 1) * bytes > kBundleBytes) << "bin " << index(each);
+  }
+}
+
+TEST_F(DepotTest, ThreadsPassBundlesOnWhole) {
+  constexpr unsigned kThreads = 4;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([t] {
+      std::minstd_rand random(t + 1);
+      for (unsigned round = 0; round < rounds(3000); ++round) {
+        Magazine* bundle = random() % 2 == 0 ? depot_pop(bin) : nullptr;
+        if (bundle == nullptr) bundle = bundle_of(bin, 1 + random() % 3, 1 + random() % 62);
+        unsigned length = 0;
+        for (Magazine* m = bundle; m != nullptr; m = m->next(), ++length) {
+          for (void* object : objects_of(m)) {
+            // One owner at a time: nobody else writes between these two.
+            *static_cast<uint64_t*>(object) = t;
+            ASSERT_EQ(*static_cast<uint64_t*>(object), t);
+          }
+        }
+        ASSERT_EQ(length, bundle->bundle_length());
+        if (random() % 8 == 0) {
+          drain_list(bin, bundle);
+        } else {
+          depot_push(bin, bundle, "test");
+        }
+        if (round % 500 == 0) depot_trim(t % 2 == 0);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(taken_objects(bin), depot_objects(bin));
+  EXPECT_TRUE(check_bin(bin));
+}
+
+}  // namespace

@@ -1,0 +1,515 @@
+#include "cache/thread_cache.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "cache/cpu_cache.h"
+#include "cache/depot.h"
+#include "unit/cache/magazines.h"
+#include "unit/child.h"
+#include "unit/stderr_capture.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const BinId bin = bin_of(64);
+
+int64_t charge(BinId each, unsigned capacity) {
+  return int64_t{info_of(each).size} * capacity * (capacity >= kWholeLeast ? 2 : 1);
+}
+
+// Malloc and free by their slow halves and the tops, as core/ does it.
+void* pop(BinId each) {
+  Slot*& top = thread_tops.top[index(each)];
+  if (*top != nullptr) return *top++;
+  bool zero = false;
+  return thread_cache_refill(thread_cache(), each, &zero);
+}
+
+void push(BinId each, void* object) {
+  Slot*& top = thread_tops.top[index(each)];
+  if (reinterpret_cast<uintptr_t>(top) % kMagazineBytes == 0) {
+    return thread_cache_overflow(thread_cache(), each, object, "test");
+  }
+  *--top = object;
+}
+
+std::vector<void*> pop_many(BinId each, unsigned n) {
+  std::vector<void*> objects;
+  for (unsigned i = 0; i < n; ++i) objects.push_back(pop(each));
+  return objects;
+}
+
+void push_all(BinId each, std::vector<void*>& objects) {
+  for (void* object : objects) push(each, object);
+  objects.clear();
+}
+
+BinCache& cache_of(BinId each) { return thread_cache()->bins[index(each)]; }
+
+int64_t cached_bytes() {
+  int64_t bytes = 0;
+  for (const BinId each : all_bins()) {
+    bytes += static_cast<int64_t>(thread_cache_objects(thread_cache(), each) * info_of(each).size);
+  }
+  return bytes;
+}
+
+// What the thread may cache, told by its capacities and what is left, against what it was given and has claimed.
+void expect_budget_adds_up() {
+  const ThreadCache& c = *thread_cache();
+  int64_t charged = 0;
+  for (const BinId each : all_bins()) charged += charge(each, c.bins[index(each)].capacity);
+  EXPECT_EQ(c.budget + charged, (options.thread_cache << 10) + c.claimed);
+  EXPECT_GE(c.budget, 0);
+  EXPECT_GE(c.claimed, 0);
+}
+
+// Runs each test on a thread of its own, whose cache ends with it; then nothing may be left anywhere.
+class ThreadCacheTest : public ::testing::Test {
+ protected:
+  ThreadCacheTest() { stay_on_this_cpu(); }
+  ~ThreadCacheTest() override {
+    cpu_caches_trim(true);
+    depot_trim(true);
+    for (const BinId each : all_bins()) {
+      EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
+      EXPECT_TRUE(check_bin(each)) << "bin " << index(each);
+    }
+    for (Slot& slot : closed_slots) EXPECT_EQ(slot, nullptr) << "the closed slots are never written";
+    EXPECT_EQ(thread_count(), threads_);
+  }
+  template <class Body>
+  static void on_thread(Body&& body) {
+    std::thread(std::forward<Body>(body)).join();
+  }
+
+ private:
+  SavedOptions saved_;
+  unsigned threads_ = thread_count();
+};
+
+TEST_F(ThreadCacheTest, EveryPathIsClosedAtFirst) {
+  on_thread([] {
+    EXPECT_EQ(thread_state.phase, Phase::kNew);
+    for (const Slot* top : thread_tops.top) EXPECT_TRUE(closed(top));
+    EXPECT_EQ(*closed_slots, nullptr) << "empty";
+    EXPECT_TRUE(aligned_to(closed_slots, kMagazineBytes)) << "and full";
+  });
+}
+
+TEST_F(ThreadCacheTest, MadeAtFirstUseAndReusedAfterItsThread) {
+  ThreadCache* first = nullptr;
+  on_thread([&] {
+    const unsigned before = thread_count();
+    first = thread_cache();
+    ASSERT_NE(first, nullptr);
+    EXPECT_EQ(thread_cache(), first);
+    EXPECT_EQ(thread_state.phase, Phase::kCached);
+    EXPECT_EQ(thread_count(), before + 1);
+    EXPECT_EQ(first->tops.load(order::relaxed), &thread_tops);
+    bool listed = false;
+    for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) listed = listed || c == first;
+    EXPECT_TRUE(listed);
+    expect_budget_adds_up();
+  });
+  EXPECT_EQ(first->tops.load(order::relaxed), nullptr);
+  on_thread([&] { EXPECT_EQ(thread_cache(), first); });
+}
+
+TEST_F(ThreadCacheTest, CodesThatAreNoBinStayClosed) {
+  on_thread([] {
+    for (const BinId each : all_bins()) {
+      std::vector<void*> objects = pop_many(each, 20);
+      push_all(each, objects);
+    }
+    EXPECT_TRUE(closed(thread_tops.top[0]));
+    for (unsigned code = kBins; code < kCodes; ++code) EXPECT_TRUE(closed(thread_tops.top[code]));
+  });
+}
+
+TEST_F(ThreadCacheTest, ObjectsAreDifferentAndComeBackLastInFirstOut) {
+  on_thread([] {
+    std::vector<void*> objects = pop_many(bin, 500);
+    EXPECT_EQ(std::set<void*>(objects.begin(), objects.end()).size(), 500u);
+    for (void* object : objects) EXPECT_TRUE(place_of(object).taken());
+    push(bin, objects[0]);
+    push(bin, objects[1]);
+    EXPECT_EQ(pop(bin), objects[1]);
+    EXPECT_EQ(pop(bin), objects[0]);
+    push_all(bin, objects);
+  });
+}
+
+TEST_F(ThreadCacheTest, CapacitiesGrowWithUseUpToTheMost) {
+  on_thread([] {
+    int64_t claimed = 0;
+    for (const BinId each : all_bins()) {
+      BinCache& b = cache_of(each);
+      unsigned before = 0;
+      for (unsigned i = 0; i < 2000 && b.capacity < info_of(each).magazine_most; ++i) {
+        std::vector<void*> objects = pop_many(each, std::min(2u * b.capacity + 2, 150u));
+        push_all(each, objects);
+        EXPECT_GE(b.capacity, before) << "never less while in use";
+        before = b.capacity;
+        claimed = std::max(claimed, thread_cache()->claimed);
+        expect_budget_adds_up();
+      }
+      EXPECT_LE(b.capacity, info_of(each).magazine_most) << "bin " << index(each);
+      if (info_of(each).magazine_most >= 2) {
+        EXPECT_EQ(b.capacity, info_of(each).magazine_most) << "the budget has room; bin " << index(each);
+      } else {
+        EXPECT_EQ(b.capacity, 0) << "not cached; bin " << index(each);
+        EXPECT_TRUE(closed(thread_tops.top[index(each)]));
+      }
+    }
+    EXPECT_GT(claimed, 0);
+  });
+}
+
+TEST_F(ThreadCacheTest, StartsWithFew) {
+  on_thread([] {
+    std::vector<void*> objects = {pop(bin)};
+    EXPECT_LE(cache_of(bin).capacity, 16);
+    push_all(bin, objects);
+    EXPECT_LE(thread_cache_objects(thread_cache(), bin), 16u);
+    // Large objects are not cached for a single use.
+    for (const BinId each : {bin_of(5000), bin_of(20 * kKiB)}) {
+      objects = {pop(each)};
+      push_all(each, objects);
+      EXPECT_EQ(thread_cache_objects(thread_cache(), each), 0u);
+    }
+  });
+}
+
+TEST_F(ThreadCacheTest, WithoutAPoolTheOwnBudgetIsTheBound) {
+  options.thread_cache_pool = 0;
+  options.thread_cache = 32;
+  on_thread([] {
+    std::mt19937 random(7);
+    std::vector<std::vector<void*>> held(kBins);
+    for (unsigned round = 0; round < rounds(20000); ++round) {
+      const BinId each = bin_id(1 + random() % (kBins - 1));
+      if (info_of(each).size > 20 * kKiB) continue;
+      std::vector<void*> more = pop_many(each, 1 + random() % 20);
+      held[index(each)].insert(held[index(each)].end(), more.begin(), more.end());
+      if (random() % 3 != 0) push_all(each, held[index(each)]);
+      // A capacity is charged for its magazine and, where it may have one, its spare; a whole magazine from the CPU
+      // cache may hold twice as much.
+      ASSERT_LE(cached_bytes(), 2 * 32 * static_cast<int64_t>(kKiB)) << round;
+      if (round % 100 == 0) expect_budget_adds_up();
+    }
+    EXPECT_EQ(thread_cache()->claimed, 0);
+    for (const BinId each : all_bins()) push_all(each, held[index(each)]);
+    expect_budget_adds_up();
+  });
+}
+
+// As much as one thread can claim with few enough slow calls that no sweep takes it back: about 900 KiB.
+void claim_much() {
+  for (const BinId each : {bin_of(1000), bin_of(1400), bin_of(1700), bin_of(2000)}) {
+    for (unsigned i = 0; i < 12; ++i) {
+      std::vector<void*> objects = pop_many(each, 62);
+      push_all(each, objects);
+    }
+  }
+}
+
+TEST_F(ThreadCacheTest, ThePoolBoundsWhatAllClaim) {
+  options.thread_cache_pool = 1;
+  options.thread_cache = 0;
+  constexpr unsigned kThreads = 4;
+  std::atomic<int64_t> claimed{0};
+  std::atomic<unsigned> done{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      claim_much();
+      claimed += thread_cache()->claimed;
+      ++done;
+      while (done != kThreads) std::this_thread::yield();  // no claim is returned before all have told
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(claimed, static_cast<int64_t>(kMiB / 2));
+  EXPECT_LE(claimed, static_cast<int64_t>(kMiB));
+  // All of it was returned: one thread can claim it again.
+  on_thread([] {
+    claim_much();
+    EXPECT_GE(thread_cache()->claimed, static_cast<int64_t>(kMiB / 2));
+    expect_budget_adds_up();
+  });
+}
+
+// Slow calls of another bin than the one that idles.
+void sweep() {
+  const BinId busy = bin_of(200 * kKiB);  // not cached, so that every call is a slow one
+  for (unsigned i = 0; i < 1100; ++i) push(busy, pop(busy));
+}
+
+TEST_F(ThreadCacheTest, IdleBinsShrinkAndGiveTheirClaimsBack) {
+  on_thread([] {
+    std::vector<void*> objects;
+    for (unsigned i = 0; i < 20; ++i) {
+      objects = pop_many(bin, 200);
+      push_all(bin, objects);
+      objects = pop_many(bin_of(1000), 200);
+      push_all(bin_of(1000), objects);
+    }
+    EXPECT_EQ(cache_of(bin).capacity, kMagazineObjects);
+    EXPECT_GT(thread_cache()->claimed, 0);
+    unsigned before = cache_of(bin).capacity;
+    sweep();  // the first one finds it used
+    for (unsigned i = 0; i < 8; ++i) {
+      sweep();
+      EXPECT_LE(cache_of(bin).capacity, before);
+      before = cache_of(bin).capacity;
+      expect_budget_adds_up();
+    }
+    EXPECT_EQ(cache_of(bin).capacity, 0);
+    EXPECT_EQ(thread_cache_objects(thread_cache(), bin), 0u) << "and what it held was handed on";
+    EXPECT_EQ(thread_cache()->claimed, 0);
+    EXPECT_EQ(thread_cache()->budget, options.thread_cache << 10);
+  });
+}
+
+TEST_F(ThreadCacheTest, ObjectsAreCountedWhereTheyWait) {
+  on_thread([] {
+    for (unsigned i = 0; i < 10; ++i) {
+      std::vector<void*> objects = pop_many(bin, 200);
+      push_all(bin, objects);
+    }
+    const uint64_t taken = taken_objects(bin);
+    EXPECT_EQ(thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(bin) + depot_objects(bin), taken);
+    std::vector<void*> objects = pop_many(bin, 30);
+    EXPECT_EQ(thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(bin) + depot_objects(bin),
+              taken_objects(bin) - 30);
+    push_all(bin, objects);
+  });
+}
+
+TEST_F(ThreadCacheTest, DrainGivesEverythingToTheFolios) {
+  on_thread([] {
+    for (const BinId each : all_bins()) {
+      std::vector<void*> objects = pop_many(each, 130);
+      push_all(each, objects);
+    }
+    thread_cache_drain(thread_cache(), "test");
+    for (const BinId each : all_bins()) {
+      EXPECT_EQ(thread_cache_objects(thread_cache(), each), 0u);
+      EXPECT_EQ(taken_objects(each), cpu_caches_objects(each) + depot_objects(each)) << "bin " << index(each);
+    }
+    std::vector<void*> objects = pop_many(bin, 100);
+    push_all(bin, objects);
+  });
+}
+
+// What is written when a magazine with these objects has filled up and leaves.
+std::string told_when_full(BinId each, const std::vector<void*>& pushed) {
+  StderrCapture capture;
+  for (void* object : pushed) push(each, object);
+  for (unsigned i = 0; i < 70; ++i) push(each, pop(each));
+  std::vector<void*> objects = pop_many(each, 300);
+  push_all(each, objects);
+  thread_cache_drain(thread_cache(), "drain");
+  cpu_caches_trim(true);
+  depot_trim(true);
+  return capture.stop();
+}
+
+TEST_F(ThreadCacheTest, MisuseInAMagazineIsToldOnceBeforeOrWhenItIsEmptied) {
+  options.errors = kErrorsWarn;
+  for (const size_t size : {64, 1000, 5000}) {
+    on_thread([size] {
+      const BinId each = bin_of(size);
+      for (unsigned i = 0; i < 8; ++i) {
+        std::vector<void*> objects = pop_many(each, 200);  // so that magazines have room
+        push_all(each, objects);
+      }
+      for (const unsigned between : {1u, 2u, 5u, 20u}) {
+        std::vector<void*> objects = pop_many(each, 130);
+        objects.insert(objects.begin() + 40 + between, objects[39]);
+        const std::string told = told_when_full(each, objects);
+        EXPECT_NE(told.find("double free of a"), std::string::npos) << size << ", " << between << " between";
+        EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+        EXPECT_EQ(taken_objects(each), 0u) << size << ", " << between << " between";
+      }
+      for (const size_t inside : {size_t{8}, size_t{16}, size / 2}) {
+        std::vector<void*> objects = pop_many(each, 130);
+        char* const object = static_cast<char*>(objects[50]);
+        objects[50] = object + inside;
+        const std::string told = told_when_full(each, objects);
+        EXPECT_NE(told.find("not the start of an object: inside a"), std::string::npos) << size << ", " << inside;
+        EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+        EXPECT_EQ(taken_objects(each), 1u) << "the object itself lives on";
+        push(each, object);
+      }
+    });
+    cpu_caches_trim(true);
+    depot_trim(true);
+  }
+}
+
+TEST_F(ThreadCacheTest, AThreadThatEndsHandsOnWhatItCached) {
+  std::set<void*> freed;
+  uint64_t cached = 0;
+  on_thread([&] {
+    for (unsigned i = 0; i < 10; ++i) {
+      std::vector<void*> objects = pop_many(bin, 200);
+      freed.insert(objects.begin(), objects.end());
+      push_all(bin, objects);
+    }
+    cached = thread_cache_objects(thread_cache(), bin);
+  });
+  EXPECT_GT(cached, kMagazineObjects) << "a magazine in use and a spare";
+  EXPECT_GE(cpu_caches_objects(bin) + depot_objects(bin), cached) << "in CPU cache and depot, not in the folios";
+  EXPECT_EQ(cpu_caches_objects(bin) + depot_objects(bin), taken_objects(bin));
+  on_thread([&] {
+    std::vector<void*> objects = pop_many(bin, 60);
+    for (void* object : objects) EXPECT_EQ(freed.count(object), 1u) << "the next thread gets them";
+    push_all(bin, objects);
+  });
+}
+
+// A key made after Folio's: its destructor runs later, as those of a program's own do.
+TEST_F(ThreadCacheTest, LastDestructorsAreServedWithoutACache) {
+  static std::atomic<unsigned> served{0};
+  on_thread([] {
+    std::vector<void*> objects = pop_many(bin, 10);
+    push_all(bin, objects);
+    static pthread_key_t key;
+    pthread_key_create(&key, [](void*) {
+      EXPECT_EQ(thread_state.phase, Phase::kEnded);
+      EXPECT_EQ(thread_cache(), nullptr);
+      for (const Slot* top : thread_tops.top) EXPECT_TRUE(closed(top));
+      ++served;
+    });
+    pthread_setspecific(key, &key);
+  });
+  EXPECT_EQ(served, 1u);
+}
+
+// A thread that does one thing after the other when told to, and sleeps in between.
+class Worker {
+ public:
+  Worker() : thread_([this] { main(); }) {}
+  ~Worker() {
+    run(nullptr);
+    thread_.join();
+  }
+  void run(std::function<void()> what) {
+    std::unique_lock lock(mutex_);
+    next_ = std::move(what);
+    given_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !given_; });
+  }
+
+ private:
+  void main() {
+    for (bool more = true; more;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return given_; });
+      more = next_ != nullptr;
+      if (more) next_();
+      given_ = false;
+      changed_.notify_all();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool given_ = false;
+  std::function<void()> next_;
+  std::thread thread_;
+};
+
+TEST_F(ThreadCacheTest, SparesAreTakenFromAThreadThatIdles) {
+  Worker worker;
+  const auto use = [] {
+    for (unsigned i = 0; i < 10; ++i) {
+      std::vector<void*> objects = pop_many(bin, 200);
+      push_all(bin, objects);
+    }
+    EXPECT_NE(cache_of(bin).spare.load(order::relaxed), nullptr);
+  };
+  ThreadCache* cache = nullptr;
+  worker.run([&] {
+    use();
+    cache = thread_cache();
+  });
+  thread_caches_take_idle_spares();
+  worker.run(use);
+  EXPECT_EQ(thread_caches_take_idle_spares(), 0u) << "it was busy since the last look";
+  const uint64_t before = thread_cache_objects(cache, bin), taken = taken_objects(bin);
+  Magazine* const spare = cache->bins[index(bin)].spare.load(order::relaxed);
+  const unsigned in_spare = spare->count();
+  EXPECT_EQ(thread_caches_take_idle_spares(), 1u);
+  EXPECT_EQ(cache->bins[index(bin)].spare.load(order::relaxed), nullptr);
+  EXPECT_EQ(thread_cache_objects(cache, bin), before - in_spare) << "counted through the other thread's tops";
+  EXPECT_EQ(taken_objects(bin), taken - in_spare) << "they went to the folios";
+  EXPECT_EQ(thread_caches_take_idle_spares(), 0u);
+  worker.run(use);
+}
+
+TEST_F(ThreadCacheTest, SparesAreTakenWhileTheirThreadIsAtWork) {
+  std::atomic<bool> stop{false};
+  std::thread clock([&] {
+    while (!stop) {
+      for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
+        c->activity_seen.store(c->activity.load(order::relaxed), order::relaxed);  // as if it had idled
+      }
+      thread_caches_take_idle_spares();
+    }
+  });
+  std::vector<std::thread> users;
+  for (unsigned t = 0; t < 3; ++t) {
+    users.emplace_back([t] {
+      std::vector<void*> objects;
+      for (unsigned i = 0; i < rounds(3000); ++i) {
+        objects = pop_many(bin, 200);
+        for (void* object : objects) *static_cast<uint64_t*>(object) = t;
+        for (void* object : objects) ASSERT_EQ(*static_cast<uint64_t*>(object), t);
+        push_all(bin, objects);
+      }
+    });
+  }
+  for (std::thread& user : users) user.join();
+  stop = true;
+  clock.join();
+}
+
+TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
+  Worker worker;
+  worker.run([] {
+    std::vector<void*> objects = pop_many(bin, 100);
+    push_all(bin, objects);
+  });
+  ThreadCache* const mine = thread_cache();
+  const unsigned threads = thread_count();
+  EXPECT_EQ(threads, 2u);
+  const int result = in_child([&] {
+    thread_caches_after_fork();  // as core/lifecycle.cc, which this program does not link, would have
+    if (thread_count() != 1 || thread_cache() != mine) return kFailed;
+    for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
+      if (c != mine && (c->tops.load(order::relaxed) != nullptr || c->claimed != 0)) return kFailed;
+    }
+    if (cpu_caches_objects(bin) + depot_objects(bin) != taken_objects(bin)) return kFailed;
+    std::vector<void*> objects = pop_many(bin, 500);
+    push_all(bin, objects);
+    return check_bin(bin) ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+  worker.run([] {
+    std::vector<void*> objects = pop_many(bin, 100);
+    push_all(bin, objects);
+  });
+  thread_cache_end(mine);  // so that this thread leaves nothing either
+}
+
+}  // namespace

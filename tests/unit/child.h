@@ -1,0 +1,53 @@
+// A child process for what must not happen to the test program: limits, refused system calls, corrupted structures.
+#pragma once
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace folio_test {
+
+inline constexpr int kPassed = 0, kFailed = 1, kCannot = 77;
+
+// Runs body() in a fork of this process; what it returns (0 to 125), or -1 if it died.
+template <class Body>
+int in_child(Body&& body) {
+  fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+// From now on this system call fails with that error, in this process for good. False if there are no filters here.
+inline bool refuse_call(long number, int error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{sizeof filter / sizeof filter[0], filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// At most `bytes` of address space more than now. The hard limit stays, so that it can be lifted again.
+inline bool limit_address_space(size_t bytes) {
+  FILE* statm = fopen("/proc/self/statm", "r");
+  size_t pages = 0;
+  const bool read = statm != nullptr && fscanf(statm, "%zu", &pages) == 1;
+  if (statm != nullptr) fclose(statm);
+  rlimit limit;
+  if (!read || getrlimit(RLIMIT_AS, &limit) != 0) return false;
+  limit.rlim_cur = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + bytes;
+  return setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+}  // namespace folio_test

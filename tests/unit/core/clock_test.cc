@@ -1,0 +1,237 @@
+#include "core/clock.h"
+
+#include <dirent.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "core/lifecycle.h"
+#include "os/os.h"
+#include "unit/child.h"
+#include "unit/core/heap.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+size_t dirty() { return static_cast<size_t>(std::max<int64_t>(0, page_counts.dirty.load(order::relaxed))); }
+
+// Those that a sanitizer may have started included.
+unsigned threads_of_process() {
+  DIR* const directory = opendir("/proc/self/task");
+  unsigned n = 0;
+  while (const dirent* entry = readdir(directory)) n += entry->d_name[0] != '.' ? 1 : 0;
+  closedir(directory);
+  return n;
+}
+
+// The same before a test; a sanitizer starts a thread of its own beside the first one.
+unsigned threads_before() {
+  std::thread([] {}).join();
+  return threads_of_process();
+}
+
+// A burst of objects that are all freed again.
+void burst(size_t size, size_t bytes) {
+  std::vector<void*> objects;
+  for (size_t sum = 0; sum < bytes; sum += size) {
+    objects.push_back(alloc(size));
+    *static_cast<char*>(objects.back()) = 1;
+  }
+  for (void* object : objects) free_object(object);
+}
+
+// Calls that leave the fast path, of a bin that is not cached.
+void slow_calls(unsigned n) {
+  for (unsigned i = 0; i < n; ++i) free_object(alloc(200 * kKiB));
+}
+constexpr size_t kOwn = 256 * kKiB;  // what these keep dirty themselves
+
+// Polls, for at most some seconds.
+bool comes_true(
+    const std::function<bool()>& condition, const std::function<void()>& meanwhile = [] {}) {
+  for (unsigned i = 0; i < 2000; ++i) {
+    if (condition()) return true;
+    meanwhile();
+    os::sleep_ms(5);
+  }
+  return false;
+}
+
+class Clock : public ::testing::Test {
+ protected:
+  ~Clock() override { expect_everything_free(); }
+
+ private:
+  SavedOptions saved_;
+};
+
+TEST_F(Clock, CollectGivesEverythingBack) {
+  for (const size_t size : {size_t{16}, size_t{100}, size_t{3000}, 20 * kKiB, 200 * kKiB, 3 * kMiB})
+    burst(size, 8 * kMiB);
+  EXPECT_GT(dirty(), 0u);
+  const PageDelta delta;
+  const size_t collected = clock_collect("test");
+  EXPECT_EQ(collected, delta.purged());
+  EXPECT_GE(collected, 6 * kMiB);
+  EXPECT_EQ(dirty(), 0u);
+  EXPECT_EQ(page_counts.resident.load(order::relaxed), 0);
+  EXPECT_EQ(clock_collect("test"), 0u);
+}
+
+TEST_F(Clock, CollectKeepsWhatIsLive) {
+  std::vector<void*> objects;
+  for (unsigned i = 0; i < 3000; ++i) {
+    objects.push_back(alloc(100 + i));
+    fill(objects.back(), 100 + i, i);
+    free_object(alloc(100 + i));
+  }
+  clock_collect("test");
+  for (unsigned i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(filled(objects[i], 100 + i, i));
+    free_object(objects[i]);
+  }
+}
+
+// With a decay of an hour, in a child: the time of the next tick would stay that far off.
+
+TEST_F(Clock, DirtyMemoryStaysUnderItsFloorWithoutAnyTime) {
+  options.dirty_floor = 2;
+  options.decay = 3600000;
+  for (const size_t size : {size_t{16}, size_t{100}, size_t{1000}, size_t{3000}, size_t{5000}, 20 * kKiB, 100 * kKiB,
+                            900 * kKiB, 3 * kMiB}) {
+    const int result = in_child([size] {
+      burst(size, 32 * kMiB);
+      // A step of slack, and what a few frees can empty.
+      return dirty() <= 4 * kMiB ? kPassed : kFailed;
+    });
+    EXPECT_EQ(result, kPassed) << "after objects of " << size;
+  }
+}
+
+TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
+  options.dirty_floor = 1;
+  options.decay = 3600000;
+  const int result = in_child([] {
+    std::vector<void*> live;
+    for (unsigned i = 0; i < 640; ++i) live.push_back(alloc(100 * kKiB));
+    burst(100 * kKiB, 10 * kMiB);
+    if (dirty() < 9 * kMiB) return kFailed;  // all of it is tolerated
+    burst(100 * kKiB, 64 * kMiB);
+    return dirty() <= 18 * kMiB && dirty() >= 12 * kMiB ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Clock, UnderTheFloorNothingGoesBeforeItsTime) {
+  options.dirty_floor = 64;
+  options.decay = 3600000;
+  const int result = in_child([] {
+    const PageDelta delta;
+    burst(100 * kKiB, 32 * kMiB);
+    for (unsigned i = 0; i < 20; ++i) {
+      slow_calls(64);
+      os::sleep_ms(5);
+    }
+    return delta.purged() == 0 && dirty() >= 31 * kMiB ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Clock, WithoutDecayWhatIsFreedGoesInTheCallThatFrees) {
+  options.decay = 0;
+  for (const size_t size : {100 * kKiB, 900 * kKiB, 3 * kMiB}) {
+    void* const object = alloc(size);
+    memset(object, 1, size);
+    free_object(object);
+    EXPECT_EQ(dirty(), 0u) << size;
+  }
+}
+
+TEST_F(Clock, SlowCallsRunTheDecay) {
+  options.decay = 40;
+  options.housekeeper = kHousekeeperOff;
+  burst(100 * kKiB, 16 * kMiB);
+  burst(2 * kMiB, 8 * kMiB);
+  EXPECT_GT(dirty(), 16 * kMiB);
+  EXPECT_TRUE(comes_true([] { return dirty() <= kOwn; }, [] { slow_calls(32); })) << dirty();
+}
+
+TEST_F(Clock, IdleCachesAreDrainedByTicks) {
+  options.decay = 40;
+  options.housekeeper = kHousekeeperOff;
+  burst(100, 4 * kMiB);
+  const BinId bin = bin_of(100);
+  EXPECT_GT(bin_stats(bin).cached, 100u);
+  EXPECT_TRUE(comes_true([&] { return cpu_caches_objects(bin) + depot_objects(bin) == 0; }, [] { slow_calls(32); }));
+  // A sweep of the thread's own cache comes after a thousand slow calls.
+  EXPECT_TRUE(comes_true([&] { return bin_stats(bin).cached == 0; }, [] { slow_calls(500); }));
+}
+
+// Where a housekeeper may run, in a child: it stays, and reads the options at any time.
+template <class Body>
+bool holds_in_child(Body&& body) {
+  return in_child([&] {
+           body();
+           return ::testing::Test::HasFailure() ? kFailed : kPassed;
+         }) == kPassed;
+}
+
+TEST_F(Clock, OffMeansNoHousekeeper) {
+  options.decay = 20;
+  options.housekeeper = kHousekeeperOff;
+  const unsigned threads = threads_before();
+  std::thread([] { burst(100 * kKiB, 16 * kMiB); }).join();
+  slow_calls(64);
+  EXPECT_EQ(threads_of_process(), threads);
+}
+
+TEST_F(Clock, AutoMeansNoneForOneThread) {
+  options.decay = 20;
+  EXPECT_TRUE(holds_in_child([] {
+    const unsigned threads = threads_before();
+    burst(100 * kKiB, 16 * kMiB);
+    slow_calls(64);
+    EXPECT_EQ(threads_of_process(), threads);
+  }));
+}
+
+TEST_F(Clock, AutoStartsOneBesideSeveralThreads) {
+  options.decay = 40;
+  EXPECT_TRUE(holds_in_child([] {
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+      free_object(alloc(100));  // a thread with a cache
+      while (!stop) os::sleep_ms(1);
+    });
+    EXPECT_TRUE(comes_true([] { return thread_count() >= 2; }, [] { free_object(alloc(100)); }));
+    const unsigned threads = threads_before();
+    slow_calls(64);
+    EXPECT_EQ(threads_of_process(), threads) << "not while there is little to give back";
+    burst(100 * kKiB, 16 * kMiB);
+    burst(2 * kMiB, 8 * kMiB);
+    EXPECT_EQ(threads_of_process(), threads + 1);
+    // And then without a call.
+    EXPECT_TRUE(comes_true([] { return dirty() <= kOwn; })) << dirty();
+    stop = true;
+    other.join();
+  }));
+}
+
+TEST_F(Clock, OnServesAProgramThatHasStoppedCalling) {
+  options.decay = 40;
+  options.housekeeper = kHousekeeperOn;
+  EXPECT_TRUE(holds_in_child([] {
+    const unsigned threads = threads_before();
+    slow_calls(64);
+    EXPECT_TRUE(comes_true([=] { return threads_of_process() == threads + 1; }));
+    for (const size_t size : {size_t{100}, 100 * kKiB, 3 * kMiB}) burst(size, 16 * kMiB);
+    // All but the folios that share a page with what this thread's magazines in use hold.
+    EXPECT_TRUE(comes_true([] { return dirty() <= kOwn; })) << dirty();
+    EXPECT_TRUE(comes_true([] { return bin_stats(bin_of(100)).cached <= kMagazineObjects; }));
+  }));
+}
+
+}  // namespace

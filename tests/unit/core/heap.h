@@ -1,0 +1,79 @@
+// What the tests of core/ and diag/ share: contents, and the whole heap looked at from outside.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <string.h>
+
+#include "cache/cpu_cache.h"
+#include "cache/depot.h"
+#include "core/clock.h"
+#include "core/free.h"
+#include "core/malloc.h"
+#include "diag/stats.h"
+#include "folio/bin.h"
+#include "os/os.h"
+#include "unit/support.h"
+
+namespace folio_test {
+
+// The same value, but the compiler no longer knows where it comes from.
+template <class T>
+T opaque(T value) {
+  asm volatile("" : "+r"(value) : : "memory");
+  return value;
+}
+
+inline void* alloc(size_t size) { return opaque(folio::allocate(size)); }
+inline void free_object(void* object) { folio::release(object, "free"); }
+
+inline size_t usable(const void* object) {
+  folio::Extent extent{};
+  EXPECT_TRUE(folio::find_extent(object, "usable", &extent));
+  return extent.usable_bytes;
+}
+
+// Bytes that depend on their place and on a seed.
+inline void fill(void* object, size_t bytes, unsigned seed) {
+  auto* at = static_cast<unsigned char*>(object);
+  for (size_t i = 0; i < bytes; ++i) at[i] = static_cast<unsigned char>(i * 31 + (i >> 8) * 7 + seed);
+}
+inline bool filled(const void* object, size_t bytes, unsigned seed) {
+  const auto* at = static_cast<const unsigned char*>(object);
+  for (size_t i = 0; i < bytes; ++i) {
+    if (at[i] != static_cast<unsigned char>(i * 31 + (i >> 8) * 7 + seed)) return false;
+  }
+  return true;
+}
+
+// Sizes at every edge: of bins, pages, tables, chunks.
+inline std::vector<size_t> edge_sizes() {
+  std::vector<size_t> sizes = {0, 1, 2, 7};
+  for (unsigned i = 1; i < folio::kBins; ++i) {
+    const folio::BinInfo& info = folio::kSizes.info[i];
+    const size_t room = info.size - (info.has_offset ? folio::kLargeOffsetMost : 0);
+    for (size_t size = room - 1; size <= room + 1; ++size) sizes.push_back(size);
+  }
+  for (const size_t edge : {kMiB, 2 * kMiB, 4 * kMiB}) {
+    for (size_t size = edge - 1; size <= edge + 1; ++size) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+// Everything that the process caches goes back to the folios, what other threads cache excepted.
+inline void expect_everything_free() {
+  // More than once where a housekeeper is at it too: what it has claimed at that moment is not free.
+  for (unsigned i = 0; i < 400; ++i) {
+    folio::clock_collect("test");
+    if (folio::page_counts.resident.load(folio::order::relaxed) == 0) break;
+    folio::os::sleep_ms(5);
+  }
+  for (const folio::BinId bin : all_bins()) {
+    EXPECT_EQ(folio::bin_stats(bin).taken, 0u) << "bin " << index(bin);
+    EXPECT_TRUE(folio::check_bin(bin)) << "bin " << index(bin);
+  }
+  EXPECT_EQ(folio::totals().live, 0u);
+  EXPECT_EQ(folio::page_counts.dirty.load(folio::order::relaxed), 0);
+  EXPECT_EQ(folio::page_counts.resident.load(folio::order::relaxed), 0);
+}
+
+}  // namespace folio_test

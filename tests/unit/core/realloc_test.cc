@@ -1,0 +1,219 @@
+#include "core/realloc.h"
+
+#include <errno.h>
+#include "space/huge.h"
+#include "unit/child.h"
+#include "unit/core/heap.h"
+#include "unit/stderr_capture.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+void* resize(void* object, size_t size) { return opaque(reallocate(object, 1, size, "realloc")); }
+
+class Realloc : public ::testing::Test {
+ protected:
+  ~Realloc() override { expect_everything_free(); }
+};
+
+TEST_F(Realloc, OfNullAllocates) {
+  void* const object = resize(nullptr, 100);
+  ASSERT_NE(object, nullptr);
+  EXPECT_EQ(chunk_code(object), index(bin_of(100)));
+  free_object(object);
+  void* const empty = resize(nullptr, 0);
+  EXPECT_NE(empty, nullptr);
+  free_object(empty);
+}
+
+TEST_F(Realloc, ToZeroFrees) {
+  void* const object = alloc(100);
+  EXPECT_EQ(resize(object, 0), nullptr);
+  EXPECT_EQ(alloc(100), object);
+  free_object(object);
+}
+
+TEST_F(Realloc, FromEverySizeToEverySizeKeepsTheContents) {
+  std::vector<size_t> sizes;
+  for (const size_t size : {1, 8, 9, 16, 17, 64, 100, 256, 1000, 1024, 1025, 2000, 4096, 5000, 16448, 16449}) {
+    sizes.push_back(size);
+  }
+  for (const size_t size : {20 * kKiB, 100 * kKiB, 900 * kKiB, kMiB, kMiB + 1, 2 * kMiB, 3 * kMiB, 5 * kMiB}) {
+    sizes.push_back(size);
+  }
+  for (const size_t from : sizes) {
+    for (const size_t to : sizes) {
+      if (kSanitized && from + to > 2 * kMiB) continue;
+      void* const object = alloc(from);
+      fill(object, from, 1);
+      void* const resized = resize(object, to);
+      ASSERT_NE(resized, nullptr);
+      ASSERT_TRUE(filled(resized, std::min(from, to), 1)) << from << " to " << to;
+      ASSERT_GE(usable(resized), to);
+      memset(resized, 2, to);
+      free_object(resized);
+    }
+  }
+}
+
+TEST_F(Realloc, StaysWhereItFitsWell) {
+  for (const size_t size : {size_t{100}, size_t{1000}, size_t{5000}, 100 * kKiB}) {
+    void* const object = alloc(size);
+    const size_t room = usable(object);
+    EXPECT_EQ(resize(object, room), object) << "grows to the end of its slot";
+    EXPECT_EQ(resize(object, room / 2), object) << "shrinks to half";
+    void* const moved = resize(object, room / 2 - 1);
+    EXPECT_NE(moved, object) << "and less is worth another bin";
+    EXPECT_LT(usable(moved), room);
+    free_object(moved);
+  }
+  void* const small = alloc(64);
+  EXPECT_EQ(resize(small, 1), small) << "little is to be had";
+  free_object(small);
+}
+
+TEST_F(Realloc, HugeObjectsGrowInTheirBlockAndThenByPages) {
+  void* const object = alloc(3 * kMiB);
+  fill(object, 3 * kMiB, 1);
+  EXPECT_EQ(resize(object, 4 * kMiB), object);
+  EXPECT_EQ(usable(object), 4 * kMiB);
+  void* const moved = resize(object, 4 * kMiB + 1);
+  EXPECT_NE(moved, object);
+  EXPECT_TRUE(filled(moved, 3 * kMiB, 1));
+  EXPECT_EQ(resize(moved, 2 * kMiB), moved);
+  EXPECT_EQ(usable(moved), 2 * kMiB);
+  void* const small = resize(moved, kMiB);
+  EXPECT_EQ(chunk_code(small), index(bin_of(kMiB)));
+  EXPECT_TRUE(filled(small, kMiB, 1));
+  free_object(small);
+}
+
+TEST_F(Realloc, TheAlignmentIsKept) {
+  for (size_t alignment = 16; alignment <= 8 * kMiB; alignment *= 4) {
+    void* object = opaque(allocate_aligned(alignment, 100, false));
+    fill(object, 100, 1);
+    for (const size_t size : {size_t{200}, size_t{5000}, 100 * kKiB, 2 * kMiB, 9 * kMiB, 700 * kKiB, size_t{300}}) {
+      object = opaque(reallocate(object, alignment, size, "realloc"));
+      ASSERT_NE(object, nullptr);
+      ASSERT_TRUE(aligned_to(object, alignment)) << alignment << " " << size;
+      ASSERT_TRUE(filled(object, 100, 1)) << alignment << " " << size;
+      ASSERT_GE(usable(object), size);
+    }
+    free_object(object);
+  }
+}
+
+TEST_F(Realloc, AMisalignedObjectIsMovedToWhereItIsAligned) {
+  // From any function: an object that was not allocated with that alignment.
+  std::vector<void*> objects;
+  for (unsigned i = 0; i < 10; ++i) {
+    void* object = alloc(48);
+    fill(object, 48, i);
+    object = opaque(reallocate(object, 4096, 48, "realloc"));
+    EXPECT_TRUE(aligned_to(object, 4096));
+    EXPECT_TRUE(filled(object, 48, i));
+    objects.push_back(object);
+  }
+  for (void* object : objects) free_object(object);
+}
+
+TEST_F(Realloc, RefusedSizesLeaveTheObjectAsItWas) {
+  for (const size_t size : {size_t{64}, 100 * kKiB, 3 * kMiB}) {
+    void* const object = alloc(size);
+    fill(object, size, 1);
+    const size_t room = usable(object);
+    for (const size_t refused : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4095, SIZE_MAX - 4096, size_t{PTRDIFF_MAX} + 1,
+                                 size_t{PTRDIFF_MAX}, size_t{1} << 48}) {
+      errno = 0;
+      EXPECT_EQ(resize(object, refused), nullptr) << refused;
+      EXPECT_EQ(errno, ENOMEM) << refused;
+      EXPECT_FALSE(expand(object, refused, "expand")) << refused;
+      EXPECT_EQ(usable(object), room) << refused;
+    }
+    EXPECT_TRUE(filled(object, size, 1));
+    free_object(object);
+  }
+}
+
+TEST_F(Realloc, ExpandNeverMoves) {
+  for (const size_t size : edge_sizes()) {
+    if (size == 0) continue;
+    void* const object = alloc(size);
+    const size_t room = usable(object);
+    EXPECT_TRUE(expand(object, 0, "expand"));
+    EXPECT_TRUE(expand(object, room, "expand"));
+    EXPECT_EQ(expand(object, room + 1, "expand"), size > kObjectMost && huge_at(object)->reserved_bytes > room) << size;
+    EXPECT_GE(usable(object), room) << "and never takes anything away";
+    free_object(object);
+  }
+  EXPECT_FALSE(expand(nullptr, 1, "expand"));
+}
+
+TEST_F(Realloc, ExpandedMemoryIsThere) {
+  void* const object = alloc(5 * kMiB);
+  fill(object, 5 * kMiB, 1);
+  EXPECT_TRUE(expand(object, 8 * kMiB, "expand"));
+  EXPECT_FALSE(expand(object, 8 * kMiB + 1, "expand"));
+  EXPECT_EQ(usable(object), 8 * kMiB);
+  memset(static_cast<char*>(object) + 5 * kMiB, 1, 3 * kMiB);
+  EXPECT_TRUE(filled(object, 5 * kMiB, 1));
+  free_object(object);
+}
+
+TEST_F(Realloc, MisuseIsToldAndNothingIsDone) {
+  const SavedOptions saved;
+  options.errors = kErrorsWarn;
+  auto* const object = static_cast<char*>(alloc(1000));
+  fill(object, 1000, 1);
+  int on_stack = 0;
+  for (void* wrong : {static_cast<void*>(object + 8), static_cast<void*>(&on_stack)}) {
+    StderrCapture capture;
+    EXPECT_EQ(resize(wrong, 50), nullptr);
+    EXPECT_EQ(resize(wrong, 50000), nullptr);
+    EXPECT_FALSE(expand(wrong, 5000, "realloc"));
+    const std::string told = capture.stop();
+    EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 3) << told;
+    EXPECT_EQ(told.rfind("folio: realloc(0x", 0), 0u) << told;
+  }
+  EXPECT_TRUE(filled(object, 1000, 1));
+  free_object(object);
+}
+
+TEST_F(Realloc, ZeroedMemoryIsZeroAlsoAfterAMoveThatCouldNotPurge) {
+  auto* const object = static_cast<char*>(alloc(12 * kMiB));
+  memset(object, 'x', 12 * kMiB);
+  ASSERT_EQ(resize(object, 10 * kMiB), object);
+  if (!lock_page(object + 11 * kMiB)) {
+    free_object(object);
+    GTEST_SKIP() << "no memory may be locked here";
+  }
+  void* const moved = resize(object, 20 * kMiB);
+  unlock_page(object + 11 * kMiB);
+  void* const zeroed = opaque(allocate_zeroed(12 * kMiB));
+  EXPECT_EQ(zeroed, object) << "the block that was left";
+  EXPECT_TRUE(all_zero(zeroed, 12 * kMiB));
+  free_object(zeroed);
+  free_object(moved);
+}
+
+TEST(ReallocShort, WithoutMemoryAShrunkObjectStays) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
+  const int result = in_child([] {
+    void* const object = alloc(3 * kMiB);
+    fill(object, 3 * kMiB, 1);
+    if (!limit_address_space(kMiB)) return kCannot;
+    while (alloc(900 * kKiB) != nullptr) {
+    }
+    while (alloc(70 * kKiB) != nullptr) {
+    }
+    errno = 0;
+    if (resize(object, 9 * kMiB) != nullptr || errno != ENOMEM || !filled(object, 3 * kMiB, 1)) return kFailed;
+    return resize(object, 80 * kKiB) == object && filled(object, 80 * kKiB, 1) ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limits here";
+  EXPECT_EQ(result, kPassed);
+}
+
+}  // namespace

@@ -1,0 +1,192 @@
+// The layout read as a tool reads it: by its offsets alone, through copies, without a header of the library but
+// layout.h.
+// What it finds must be what the library itself says.
+#include "diag/layout.h"
+
+#include "cache/thread_cache.h"
+#include "folio/bin.h"
+#include "os/os.h"
+#include "space/huge.h"
+#include "unit/core/heap.h"
+
+extern "C" const folio::Layout folio_layout;
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+template <class T>
+T copied(const void* address, size_t offset = 0) {
+  T value{};
+  EXPECT_TRUE(os::peek(&value, static_cast<const char*>(address) + offset, sizeof value));
+  return value;
+}
+
+class Reader {
+ public:
+  uint8_t code(const void* address) const {
+    return copied<uint8_t>(layout_.chunk_table, reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift);
+  }
+  // The descriptor of an address's chunk, or of its huge object.
+  const char* descriptor(const void* address) const {
+    const uintptr_t chunk = reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift;
+    const auto* window = copied<const char*>(layout_.windows, (chunk >> layout_.window_shift) * sizeof(void*));
+    const size_t slot = chunk & ((size_t{1} << layout_.window_shift) - 1);
+    return window == nullptr ? nullptr
+                             : copied<const char*>(window, layout_.window_descriptors_offset + slot * sizeof(void*));
+  }
+  uint32_t bin_size(unsigned bin) const { return info<uint32_t>(bin, layout_.bin_info_size_offset); }
+  template <class T>
+  T info(unsigned bin, uint32_t offset) const {
+    return copied<T>(layout_.bin_info, size_t{bin} * layout_.bin_info_bytes + offset);
+  }
+  // Bits set in the occupancy words: the last ones of a descriptor.
+  uint64_t taken(const char* descriptor) const {
+    const auto bin = copied<uint8_t>(descriptor, layout_.descriptor_bin_offset);
+    const auto folios = info<uint16_t>(bin, layout_.bin_info_folios_offset);
+    const bool tracks = info<bool>(bin, layout_.bin_info_tracks_objects_offset);
+    const size_t hints = (folios + 63u) / 64u, residency = tracks ? folios : hints;
+    uint64_t n = 0;
+    for (size_t i = 0; i < folios; ++i) {
+      n += popcount(copied<uint64_t>(descriptor, layout_.descriptor_bytes + (3 * hints + 2 * residency + i) * 8));
+    }
+    return n;
+  }
+  // Objects of a bin in the thread caches, in use and spare.
+  uint64_t in_threads(unsigned bin) const {
+    uint64_t n = 0;
+    const auto* cache = copied<const char*>(layout_.thread_caches);
+    while (cache != nullptr) {
+      if (const auto* tops = copied<const char*>(cache, layout_.thread_cache_tops_offset)) {
+        const auto top = copied<uintptr_t>(tops, bin * sizeof(void*));
+        n += count(top - top % layout_.magazine_bytes, top % layout_.magazine_bytes / sizeof(void*));
+      }
+      const size_t bin_cache = layout_.thread_cache_bins_offset + size_t{bin} * layout_.bin_cache_bytes;
+      const auto spare = copied<uintptr_t>(cache, bin_cache + layout_.bin_cache_spare_offset);
+      if (spare != 0) n += count(spare, header(spare) % layout_.magazine_bytes);
+      cache = copied<const char*>(cache, layout_.thread_cache_next_offset);
+    }
+    return n;
+  }
+  uint64_t in_cpus(unsigned bin) const {
+    uint64_t n = 0;
+    for (unsigned i = 0; i < layout_.cpu_cache_count; ++i) {
+      const auto* cache = copied<const char*>(layout_.cpu_caches, i * sizeof(void*));
+      if (cache == nullptr) continue;
+      n += copied<uint32_t>(cache, layout_.cpu_cache_lists_offset + size_t{bin} * layout_.cpu_list_bytes +
+                                       layout_.cpu_list_objects_offset);
+    }
+    return n;
+  }
+  uint64_t in_depot(unsigned bin) const {
+    uint64_t n = 0;
+    const auto head = copied<uint64_t>(layout_.depot, size_t{bin} * layout_.depot_bin_bytes);
+    constexpr uint64_t kNext = (uint64_t{1} << 48) - 512;
+    const unsigned shift = lowest_bit(layout_.magazine_bytes);
+    for (uint64_t bundle = head >> layout_.stack_tag_bits << shift; bundle != 0;
+         bundle = copied<uint64_t>(reinterpret_cast<void*>(bundle), layout_.magazine_link_offset)) {
+      for (uint64_t magazine = bundle; magazine != 0; magazine = header(magazine) & kNext) {
+        n += count(magazine, header(magazine) % layout_.magazine_bytes);
+      }
+    }
+    return n;
+  }
+
+ private:
+  uint64_t header(uintptr_t magazine) const {
+    return copied<uint64_t>(reinterpret_cast<void*>(magazine), layout_.magazine_header_offset);
+  }
+  uint64_t count(uintptr_t magazine, uint64_t top) const {
+    const uint64_t bottom = header(magazine) >> 48 & 0xff;
+    return bottom > top ? bottom - top : 0;
+  }
+  const Layout& layout_ = folio_layout;
+};
+
+const Reader reader;
+
+TEST(Layout, NamesItself) {
+  EXPECT_EQ(memcmp(folio_layout.magic, "FolioLay", 8), 0);
+  EXPECT_EQ(folio_layout.version, kLayoutVersion);
+  EXPECT_EQ(folio_layout.bytes, sizeof(Layout));
+  EXPECT_EQ(folio_layout.bins, kBins);
+  EXPECT_EQ(folio_layout.codes, kCodes);
+  EXPECT_EQ(folio_layout.address_bits, arch::kAddressBits);
+}
+
+TEST(Layout, LeadsFromEveryObjectToItsBin) {
+  for (const size_t size : edge_sizes()) {
+    void* const object = alloc(size);
+    const unsigned code = reader.code(object);
+    ASSERT_EQ(code, chunk_code(object)) << size;
+    const char* const descriptor = reader.descriptor(object);
+    ASSERT_NE(descriptor, nullptr);
+    if (code == folio_layout.code_huge_start) {
+      EXPECT_EQ(copied<void*>(descriptor, folio_layout.huge_base_offset), object);
+      EXPECT_EQ(copied<size_t>(descriptor, folio_layout.huge_usable_offset), usable(object));
+      EXPECT_EQ(copied<size_t>(descriptor, folio_layout.huge_reserved_offset), huge_at(object)->reserved_bytes);
+      EXPECT_EQ(copied<size_t>(descriptor, folio_layout.huge_touched_offset), huge_at(object)->touched_bytes);
+      EXPECT_EQ(copied<uint32_t>(descriptor, folio_layout.huge_state_offset), kHugeLive);
+    } else {
+      EXPECT_EQ(copied<uint8_t>(descriptor, folio_layout.descriptor_bin_offset), code);
+      EXPECT_EQ(reader.bin_size(code), info_of(bin_id(code)).size);
+      EXPECT_EQ(reader.info<bool>(code, folio_layout.bin_info_has_offset_offset), info_of(bin_id(code)).has_offset);
+      EXPECT_EQ(reader.info<uint32_t>(code, folio_layout.bin_info_objects_offset), info_of(bin_id(code)).objects);
+    }
+    free_object(object);
+  }
+  int on_stack = 0;
+  EXPECT_EQ(reader.code(&on_stack), 0u);
+}
+
+TEST(Layout, CountsWhatIsTakenAndWhereItWaits) {
+  for (const size_t size : {size_t{16}, size_t{100}, size_t{3000}, 20 * kKiB, 100 * kKiB}) {
+    const BinId bin = bin_of(size);
+    std::vector<void*> objects;
+    for (unsigned i = 0; i < 2000 && i * size < 40 * kMiB; ++i) objects.push_back(alloc(size));
+    const void* const some = objects[0];
+    for (size_t i = 10; i < objects.size(); ++i) free_object(objects[i]);
+    uint64_t taken = 0;
+    visit_chunks(bin, [&](Descriptor& d) {
+      taken += reader.taken(reinterpret_cast<const char*>(&d));
+      return true;
+    });
+    const BinStats s = bin_stats(bin);
+    EXPECT_EQ(taken, s.taken) << size;
+    EXPECT_EQ(reader.in_threads(index(bin)) + reader.in_cpus(index(bin)) + reader.in_depot(index(bin)), s.cached)
+        << size;
+    EXPECT_EQ(s.taken - s.cached, 10u);
+    EXPECT_EQ(reader.descriptor(some), static_cast<void*>(place_of(some).descriptor));
+    for (unsigned i = 0; i < 10; ++i) free_object(objects[i]);
+  }
+}
+
+TEST(Layout, WalksTheDepotsBundles) {
+  depot_set_shared();
+  options.cpu_cache = 0;  // so that whatever a thread hands on goes there
+  std::vector<void*> objects;
+  for (unsigned i = 0; i < 5000; ++i) objects.push_back(alloc(64));
+  for (void* object : objects) free_object(object);
+  const BinId bin = bin_of(64);
+  EXPECT_GT(depot_objects(bin), 1000u);
+  EXPECT_EQ(reader.in_depot(index(bin)), depot_objects(bin));
+  options.cpu_cache = Options{}.cpu_cache;
+}
+
+TEST(Layout, HoldsTheAccountsAndTheOptions) {
+  void* const object = alloc(3 * kMiB);
+  free_object(object);
+  const auto at = [](uint32_t offset) { return copied<int64_t>(folio_layout.page_counts, offset); };
+  EXPECT_EQ(at(folio_layout.resident_offset), page_counts.resident.load(order::relaxed));
+  EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.load(order::relaxed));
+  EXPECT_GE(at(folio_layout.dirty_offset), static_cast<int64_t>(3 * kMiB));
+  clock_collect("test");
+  EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.load(order::relaxed));
+  EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purged_offset)), page_counts.purged.load(order::relaxed));
+  EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purge_calls_offset)), page_counts.purge_calls.load(order::relaxed));
+  EXPECT_NE(at(folio_layout.purged_offset), 0);
+  EXPECT_EQ(copied<Options>(folio_layout.options).decay, options.decay);
+}
+
+}  // namespace

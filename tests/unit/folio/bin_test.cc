@@ -1,0 +1,403 @@
+#include "folio/bin.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "os/os.h"
+#include "space/region.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+// Objects of one bin; what is still held at the end is given back.
+class Taken {
+ public:
+  explicit Taken(BinId bin) : bin_(bin) {}
+  ~Taken() { give_all(); }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+
+  // Takes exactly n, one call for each.
+  void take(unsigned n) {
+    for (unsigned i = 0; i < n; ++i) {
+      void* object = nullptr;
+      ASSERT_EQ(take_objects(bin_, &object, 1), 1u);
+      objects_.push_back(object);
+    }
+  }
+  void give(size_t at) {
+    give_objects(bin_, &objects_[at], 1, "test");
+    objects_.erase(objects_.begin() + static_cast<ptrdiff_t>(at));
+  }
+  // Gives objects [from, to), which leaves the others where they are in the list.
+  void give(size_t from, size_t to) {
+    for (size_t i = to; i > from; --i) give(i - 1);
+  }
+  void give_all() { give(0, objects_.size()); }
+  void* at(size_t i) const { return objects_[i]; }
+  void* last() const { return objects_.back(); }
+  size_t count() const { return objects_.size(); }
+
+ private:
+  BinId bin_;
+  std::vector<void*> objects_;
+};
+
+const BinId bin64 = bin_of(64);
+
+TEST(Bin, TakesWhatIsAskedForAllDifferentAndAligned) {
+  for (const BinId bin : all_bins()) {
+    const BinInfo& info = info_of(bin);
+    std::set<void*> seen;
+    for (const unsigned want : {1u, 7u, 62u, 64u}) {
+      void* objects[64] = {};
+      const unsigned got = take_objects(bin, objects, want);
+      ASSERT_GE(got, 1u);
+      ASSERT_LE(got, want);
+      // An empty chunk has as many as anybody may want, but for the bins of which it holds fewer.
+      if (info.objects >= 64 + 62 + 7 + 1) EXPECT_EQ(got, want) << "bin " << index(bin);
+      for (unsigned i = 0; i < got; ++i) {
+        ASSERT_TRUE(seen.insert(objects[i]).second);
+        ASSERT_EQ(chunk_code(objects[i]), index(bin));
+        ASSERT_TRUE(aligned_to(objects[i], info.has_offset ? 64 : size_t{1} << info.natural_shift));
+        const Place place = place_of(objects[i]);
+        ASSERT_TRUE(place.taken());
+        ASSERT_EQ(place.base, objects[i]);
+        // All of the slot can be written.
+        static_cast<char*>(objects[i])[0] = place.slot_end[-1] = 1;
+      }
+    }
+    EXPECT_TRUE(check_bin(bin)) << index(bin);
+    for (void* object : seen) {
+      give_objects(bin, &object, 1, "test");
+      EXPECT_FALSE(place_of(object).taken());
+    }
+    EXPECT_TRUE(check_bin(bin)) << index(bin);
+  }
+}
+
+TEST(Bin, ObjectsOfOneTakeAscend) {
+  void* objects[64];
+  ASSERT_EQ(take_objects(bin64, objects, 64), 64u);
+  EXPECT_TRUE(std::is_sorted(objects, objects + 64));
+  for (unsigned i = 1; i < 64; ++i) EXPECT_EQ(static_cast<char*>(objects[i]) - static_cast<char*>(objects[i - 1]), 64);
+  give_objects(bin64, objects, 64, "test");
+}
+
+TEST(Bin, TheFullestFolioWithRoomIsTakenFromAndOfEqualsTheLowest) {
+  Taken taken(bin64);
+  taken.take(6 * 64);
+  char* const base = static_cast<char*>(taken.at(0));
+  const auto object = [&](unsigned folio, unsigned i) { return static_cast<void*>(base + (folio * 64 + i) * 64); };
+  for (unsigned i = 0; i < 6 * 64; ++i) ASSERT_EQ(taken.at(i), object(i / 64, i % 64)) << "lowest first";
+  // From above, so that the order of giving is not that of taking.
+  taken.give(5 * 64 + 10, 5 * 64 + 12);  // nearly full
+  taken.give(4 * 64, 5 * 64);            // empty
+  taken.give(3 * 64 + 5, 3 * 64 + 45);   // partly
+  taken.give(2 * 64 + 1);                // nearly full
+  taken.give(1 * 64, 1 * 64 + 50);       // partly
+  EXPECT_TRUE(check_bin(bin64));
+  const std::vector<void*> expected = {object(2, 1), object(5, 10), object(5, 11)};
+  for (void* next : expected) {
+    taken.take(1);
+    EXPECT_EQ(taken.last(), next);
+  }
+  // Then the partly full ones; of these the lowest, however full, until it is nearly full and so before the other.
+  for (unsigned i = 0; i < 50; ++i) {
+    taken.take(1);
+    EXPECT_EQ(taken.last(), object(1, i));
+  }
+  for (unsigned i = 5; i < 45; ++i) {
+    taken.take(1);
+    EXPECT_EQ(taken.last(), object(3, i));
+  }
+  taken.take(1);
+  EXPECT_EQ(taken.last(), object(4, 0)) << "an empty one last";
+}
+
+TEST(Bin, LowerChunksBeforeHigherOnes) {
+  const BinId bin = bin_of(300 * kKiB);
+  const unsigned per_chunk = info_of(bin).objects;
+  Taken taken(bin);
+  taken.take(4 * per_chunk);
+  std::vector<void*> sorted;
+  for (size_t i = 0; i < taken.count(); ++i) sorted.push_back(taken.at(i));
+  std::sort(sorted.begin(), sorted.end());
+  taken.give_all();
+  for (unsigned i = 0; i < 4 * per_chunk; ++i) {
+    taken.take(1);
+    EXPECT_EQ(taken.last(), sorted[i]) << i;
+  }
+}
+
+TEST(Bin, OneTakeReachesOverFoliosAndChunks) {
+  Taken taken(bin64);
+  taken.take(3 * 64);
+  for (unsigned folio = 3; folio-- > 0;) taken.give(folio * 64, folio * 64 + 2);
+  void* objects[6];
+  ASSERT_EQ(take_objects(bin64, objects, 6), 6u);
+  EXPECT_TRUE(std::is_sorted(objects, objects + 6));
+  give_objects(bin64, objects, 6, "test");
+  // Objects of which a chunk holds two: eight come from four chunks, if these are open already.
+  const BinId largest = bin_of(kObjectMost);
+  void* large[8];
+  unsigned got = 0;
+  while (got < 8) got += take_objects(largest, large + got, 1);
+  give_objects(largest, large, 8, "test");
+  ASSERT_EQ(take_objects(largest, large, 8), 8u);
+  give_objects(largest, large, 8, "test");
+}
+
+TEST(Bin, InOpenChunksOpensNone) {
+  const BinId bin = bin_of(700 * kKiB);
+  Taken(bin).take(1);  // so that there is one
+  const size_t chunks = region_chunks();
+  std::vector<void*> objects(1);
+  while (take_objects_in_open_chunks(bin, &objects.back(), 1) == 1) objects.push_back(nullptr);
+  EXPECT_EQ(objects.back(), nullptr);
+  objects.pop_back();
+  EXPECT_GE(objects.size(), info_of(bin).objects);
+  EXPECT_EQ(region_chunks(), chunks);
+  for (void*& object : objects) give_objects(bin, &object, 1, "test");
+}
+
+TEST(Bin, GivesObjectsOfManyFoliosAndChunksInOneCall) {
+  for (const BinId bin : {bin_of(8), bin64, bin_of(3000), bin_of(40 * kKiB)}) {
+    std::vector<void*> objects;
+    while (objects.size() < 62 * 4) {
+      void* some[62];
+      const unsigned got = take_objects(bin, some, 62);
+      ASSERT_GE(got, 1u);
+      objects.insert(objects.end(), some, some + got);
+    }
+    std::shuffle(objects.begin(), objects.end(), std::mt19937(5));
+    for (size_t i = 0; i < objects.size(); i += 62) {
+      give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(62, objects.size() - i)), "test");
+    }
+    for (void* object : objects) EXPECT_FALSE(place_of(object).taken());
+    EXPECT_TRUE(check_bin(bin));
+  }
+}
+
+TEST(Bin, PlaceOfFindsTheObjectOfEveryAddress) {
+  for (const BinId bin : all_bins()) {
+    Taken taken(bin);
+    taken.take(1);
+    auto* const object = static_cast<char*>(taken.at(0));
+    const Place place = place_of(object);
+    ASSERT_NE(place.descriptor, nullptr);
+    EXPECT_FALSE(place.damaged);
+    const size_t bytes = static_cast<size_t>(place.slot_end - object);
+    EXPECT_GE(bytes, info_of(bin).size - (info_of(bin).has_offset ? kLargeOffsetMost : 0));
+    for (size_t at = 0; at < bytes; at += 1 + bytes / 50) {
+      EXPECT_EQ(place_of(object + at).base, object);
+      EXPECT_EQ(place_of(object + at).object, place.object);
+    }
+    EXPECT_NE(place_of(place.slot_end).object, place.object);
+  }
+  int on_stack = 0;
+  EXPECT_EQ(place_of(&on_stack).descriptor, nullptr);
+  EXPECT_EQ(place_of(nullptr).descriptor, nullptr);
+}
+
+TEST(Bin, ZeroSaysWhatIsTrue) {
+  for (const BinId bin : all_bins()) {
+    Taken all(bin);
+    for (unsigned i = 0; i < 10; ++i) {
+      void* object = nullptr;
+      bool zero = false;
+      ASSERT_EQ(take_objects(bin, &object, 1, &zero), 1u);
+      const auto bytes = static_cast<size_t>(place_of(object).slot_end - static_cast<char*>(object));
+      if (zero) EXPECT_TRUE(all_zero(object, bytes)) << "bin " << index(bin);
+      memset(object, 0xee, bytes);
+      give_objects(bin, &object, 1, "test");
+      ASSERT_EQ(take_objects(bin, &object, 1, &zero), 1u);
+      EXPECT_FALSE(zero) << "it was written to; bin " << index(bin);
+      give_objects(bin, &object, 1, "test");
+      all.take(1);
+    }
+  }
+}
+
+TEST(Bin, ZeroIsKnownOfWholePagesInAFreshChunk) {
+  const size_t page = os::page_bytes();
+  for (const size_t size : {20 * kKiB, 200 * kKiB, kObjectMost}) {
+    const BinId bin = bin_of(size);
+    if (info_of(bin).size % page != 0) continue;
+    std::set<char*> old_chunks;
+    visit_chunks(bin, [&](Descriptor& d) { return old_chunks.insert(d.chunk).second; });
+    std::vector<void*> objects;
+    unsigned known = 0;
+    while (known < info_of(bin).objects) {
+      bool zero = false;
+      objects.push_back(nullptr);
+      ASSERT_EQ(take_objects(bin, &objects.back(), 1, &zero), 1u);
+      if (old_chunks.count(chunk_start(objects.back())) != 0) continue;
+      ASSERT_TRUE(zero) << size;
+      EXPECT_TRUE(all_zero(objects.back(), size));
+      ++known;
+    }
+    for (void*& object : objects) give_objects(bin, &object, 1, "test");
+  }
+}
+
+// What a thread that was stopped for ever between two steps may leave behind, and worse.
+void lose_all_hints(BinId bin) {
+  visit_chunks(bin, [](Descriptor& d) {
+    for (unsigned w = 0; w < d.hint_words(); ++w) {
+      d.hint(kNearlyFull, w).store(0, order::relaxed);
+      d.hint(kPartlyFull, w).store(0, order::relaxed);
+      d.hint(kEmpty, w).store(~uint64_t{0}, order::relaxed);  // stored the other way round
+    }
+    for (unsigned fullness = kNearlyFull; fullness <= kEmpty; ++fullness) {
+      d.block->summary[fullness].store(0, order::relaxed);
+      for (Word& chunks : d.block->chunks[fullness]) chunks.store(0, order::relaxed);
+    }
+    return true;
+  });
+}
+
+TEST(Bin, LostHintsAreMendedBeforeLong) {
+  const BinId bin = bin_of(13000);
+  Taken taken(bin);
+  taken.take(3 * info_of(bin).objects);
+  void* const hidden = taken.at(info_of(bin).objects / 2);
+  taken.give(info_of(bin).objects / 2);
+  unsigned looks = 0;
+  for (; looks < 20; ++looks) {
+    lose_all_hints(bin);
+    EXPECT_FALSE(check_bin(bin));
+    void* object = nullptr;
+    ASSERT_EQ(take_objects(bin, &object, 1), 1u) << "another chunk, if it must be";
+    give_objects(bin, &object, 1, "test");
+    if (object == hidden) break;
+  }
+  EXPECT_LT(looks, 20u);
+  visit_chunks(bin, [](Descriptor& d) {
+    mend_chunk(d);
+    return true;
+  });
+  EXPECT_TRUE(check_bin(bin));
+}
+
+TEST(Bin, RandomTakesAndGivesKeepEveryInvariant) {
+  for (const BinId bin : all_bins()) {
+    std::mt19937 random(index(bin));
+    std::vector<void*> held;
+    const size_t most = std::max<size_t>(20, std::min<size_t>(2000, 8 * kMiB / info_of(bin).size));
+    for (unsigned round = 0; round < rounds(400); ++round) {
+      if (random() % 2 == 0 && held.size() < most) {
+        void* objects[64];
+        const unsigned got = take_objects(bin, objects, 1 + random() % 64);
+        held.insert(held.end(), objects, objects + got);
+      } else if (!held.empty()) {
+        void* objects[62];
+        const unsigned n = 1 + random() % static_cast<unsigned>(std::min<size_t>(62, held.size()));
+        for (unsigned i = 0; i < n; ++i) {
+          std::swap(held[random() % held.size()], held.back());
+          objects[i] = held.back();
+          held.pop_back();
+        }
+        give_objects(bin, objects, n, "test");
+      }
+      if (round % 50 == 0) ASSERT_TRUE(check_bin(bin)) << "bin " << index(bin) << " round " << round;
+    }
+    std::set<void*> distinct(held.begin(), held.end());
+    ASSERT_EQ(distinct.size(), held.size());
+    uint64_t taken_bits = 0;
+    visit_chunks(bin, [&](Descriptor& d) {
+      for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+        taken_bits += popcount(d.occupancy(folio).load(order::relaxed));
+      }
+      return true;
+    });
+    EXPECT_EQ(taken_bits, held.size()) << "bin " << index(bin);
+    for (void* object : held) give_objects(bin, &object, 1, "test");
+    ASSERT_TRUE(check_bin(bin));
+  }
+}
+
+TEST(Bin, ThreadsNeverShareAnObject) {
+  constexpr unsigned kThreads = 4;
+  for (const BinId bin : {bin_of(8), bin64, bin_of(1000), bin_of(5000), bin_of(100 * kKiB)}) {
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < kThreads; ++t) {
+      threads.emplace_back([bin, t] {
+        std::minstd_rand random(t + 1);
+        std::vector<void*> held;
+        for (unsigned round = 0; round < rounds(3000); ++round) {
+          if (random() % 2 == 0 && held.size() < 48) {
+            void* objects[16];
+            const unsigned got = take_objects(bin, objects, 1 + random() % 16);
+            for (unsigned i = 0; i < got; ++i) {
+              *static_cast<uint64_t*>(objects[i]) = t;
+              held.push_back(objects[i]);
+            }
+          } else if (!held.empty()) {
+            const size_t n = 1 + random() % held.size();
+            if (random() % 4 == 0) std::reverse(held.begin(), held.end());
+            for (size_t i = held.size() - n; i < held.size(); ++i) ASSERT_EQ(*static_cast<uint64_t*>(held[i]), t);
+            give_objects(bin, &held[held.size() - n], static_cast<unsigned>(n), "test");
+            held.resize(held.size() - n);
+          }
+        }
+        for (void* object : held) give_objects(bin, &object, 1, "test");
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_TRUE(check_bin(bin)) << index(bin);
+    visit_chunks(bin, [](Descriptor& d) {
+      for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+        EXPECT_EQ(d.occupancy(folio).load(order::relaxed), 0u);
+      }
+      return true;
+    });
+  }
+}
+
+// check_bin must see what is wrong, or the tests that call it prove nothing.
+class CheckBin : public ::testing::Test {
+ protected:
+  void expect_found(Word& word, uint64_t changed, const char* what) {
+    const uint64_t before = word.exchange(changed, order::relaxed);
+    ASSERT_NE(before, changed) << what << ": nothing was changed";
+    EXPECT_FALSE(check_bin(bin_)) << what;
+    word.store(before, order::relaxed);
+    ASSERT_TRUE(check_bin(bin_)) << what;
+  }
+  const BinId bin_ = bin_of(3000);
+};
+
+TEST_F(CheckBin, SeesEachInvariantBroken) {
+  Taken taken(bin_);
+  taken.take(3 * 64);
+  taken.give(64 + 2, 64 + 40);
+  taken.give(1);
+  ASSERT_TRUE(check_bin(bin_));
+  auto& d = *static_cast<Descriptor*>(descriptor_at(taken.at(0)));
+  const unsigned slot = window_slot(d.chunk);
+  const auto without = [](const Word& word, unsigned bit) { return word.load(order::relaxed) & ~(uint64_t{1} << bit); };
+  expect_found(d.hint(kNearlyFull, 0), without(d.hint(kNearlyFull, 0), 0), "a nearly full folio's hint");
+  expect_found(d.hint(kPartlyFull, 0), without(d.hint(kPartlyFull, 0), 1), "a partly full folio's hint");
+  expect_found(d.hint(kEmpty, 0), d.hint(kEmpty, 0).load(order::relaxed) | uint64_t{1} << 5, "an empty folio's hint");
+  for (unsigned fullness = 0; fullness < 3; ++fullness) {
+    Word& chunks = d.block->chunks[fullness][slot / 64];
+    expect_found(chunks, without(chunks, slot % 64), "a chunk's hint");
+    Word& summary = d.block->summary[fullness];
+    expect_found(summary, without(summary, slot / 64), "a summary bit");
+  }
+  expect_found(d.resident(0), without(d.resident(0), 0), "residency of a taken unit");
+  const unsigned last = d.info().folios - 1u;
+  ASSERT_NE(d.info().last_valid, ~uint64_t{0});
+  expect_found(d.occupancy(last), d.info().last_valid + 1, "a bit that is no object");
+  d.seal ^= 1;
+  EXPECT_FALSE(check_bin(bin_)) << "the seal";
+  d.seal ^= 1;
+}
+
+}  // namespace

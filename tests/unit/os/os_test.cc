@@ -1,0 +1,382 @@
+#include "os/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "unit/stderr_capture.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const size_t page = os::page_bytes();
+
+// A reservation that ends with the test.
+class Reserved {
+ public:
+  explicit Reserved(size_t bytes, size_t alignment = page)
+      : at_(static_cast<char*>(os::reserve(bytes, alignment))), bytes_(bytes) {}
+  ~Reserved() {
+    if (at_ != nullptr && !leaked_) munmap(at_, bytes_);
+  }
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  char* at() const { return at_; }
+  // Makes a hole. The rest then stays for good: the destructor could unmap what others have put into the hole.
+  void unmap(size_t from, size_t bytes) {
+    EXPECT_EQ(munmap(at_ + from, bytes), 0);
+    leaked_ = true;
+  }
+
+ private:
+  char* at_;
+  size_t bytes_;
+  bool leaked_ = false;
+};
+
+size_t mapped_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  size_t pages = 0;
+  statm >> pages;
+  return pages * page;
+}
+
+// The VmFlags of the mapping that holds the address.
+std::string mapping_flags(const void* address) {
+  std::ifstream smaps("/proc/self/smaps");
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  bool inside = false;
+  for (std::string line; std::getline(smaps, line);) {
+    uintptr_t from, to;
+    if (sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) inside = at >= from && at < to;
+    if (inside && line.rfind("VmFlags:", 0) == 0) return line + " ";
+  }
+  return "";
+}
+
+TEST(Os, PageBytes) {
+  EXPECT_EQ(os::page_bytes(), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+  EXPECT_GE(os::page_bytes(), kPageBytesLeast);
+}
+
+TEST(Os, ReserveAlignsAndZeroes) {
+  for (size_t alignment = page; alignment <= (size_t{1} << 32); alignment *= 4) {
+    const Reserved space(3 * page, alignment);
+    ASSERT_NE(space.at(), nullptr) << alignment;
+    EXPECT_TRUE(aligned_to(space.at(), alignment)) << alignment;
+    EXPECT_TRUE(all_zero(space.at(), 3 * page));
+    memset(space.at(), 1, 3 * page);
+  }
+}
+
+TEST(Os, ReserveTakesNoMoreAddressSpaceThanAsked) {
+  constexpr size_t kAlignment = size_t{4} << 30;
+  const size_t before = mapped_bytes();
+  const Reserved space(kMiB, kAlignment);
+  ASSERT_NE(space.at(), nullptr);
+  EXPECT_LT(mapped_bytes(), before + 16 * kMiB) << "what was mapped to align it has gone again";
+}
+
+TEST(Os, ReservedSpaceGetsNoHugePages) {
+  if (access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) GTEST_SKIP() << "a kernel without huge pages";
+  const Reserved space(4 * kMiB, 2 * kMiB);
+  const std::string flags = mapping_flags(space.at());
+  if (flags.empty()) GTEST_SKIP() << "this system does not tell";
+  EXPECT_NE(flags.find(" nh "), std::string::npos) << flags;
+}
+
+TEST(Os, ReserveFailsWithoutATrace) {
+  errno = 0;
+  EXPECT_EQ(os::reserve(size_t{1} << 60, page), nullptr);
+  EXPECT_EQ(os::reserve(size_t{1} << 62, size_t{1} << 62), nullptr);
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, UnreservedSpaceIsGone) {
+  char* const at = static_cast<char*>(os::reserve(2 * page, page));
+  char byte;
+  EXPECT_TRUE(os::peek(&byte, at, 1));
+  EXPECT_TRUE(os::unreserve(at, 2 * page));
+  EXPECT_FALSE(os::peek(&byte, at, 1));
+  errno = 0;
+  EXPECT_FALSE(os::unreserve(at + 1, page)) << "no page starts there";
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, PurgeZeroesAndTheRestStays) {
+  const Reserved space(8 * page);
+  memset(space.at(), 7, 8 * page);
+  EXPECT_TRUE(os::purge(space.at() + 2 * page, 3 * page));
+  EXPECT_TRUE(all_zero(space.at() + 2 * page, 3 * page));
+  EXPECT_EQ(space.at()[2 * page - 1], 7);
+  EXPECT_EQ(space.at()[5 * page], 7);
+}
+
+TEST(Os, PurgeGivesMemoryBack) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's shadow is resident too";
+  constexpr size_t kBytes = 64 * kMiB;
+  const Reserved space(kBytes);
+  const size_t before = os::resident_bytes();
+  memset(space.at(), 1, kBytes);
+  const size_t touched = os::resident_bytes();
+  EXPECT_GT(touched, before + kBytes / 2);
+  EXPECT_TRUE(os::purge(space.at(), kBytes));
+  EXPECT_LT(os::resident_bytes(), touched - kBytes / 2);
+}
+
+TEST(Os, PurgeOfWhatCannotGoIsRefused) {
+  const Reserved space(2 * page);
+  memset(space.at(), 7, 2 * page);
+  errno = 0;
+  EXPECT_FALSE(os::purge(space.at() + 8, page)) << "no page starts there";
+  if (lock_page(space.at())) {
+    errno = 0;
+    EXPECT_FALSE(os::purge(space.at(), 2 * page));
+    unlock_page(space.at());
+  }
+  EXPECT_EQ(errno, 0);
+}
+
+// What move_pages said.
+struct Moved {
+  size_t bytes;
+  bool destroyed;
+};
+Moved move_pages(const Reserved& from, const Reserved& to, size_t bytes, size_t step) {
+  bool destroyed = true;
+  const size_t moved = os::move_pages(from.at(), to.at(), bytes, step, &destroyed);
+  return {moved, destroyed};
+}
+
+TEST(Os, MovePagesMovesContentsAndLeavesZeroes) {
+  constexpr size_t kPages = 300;
+  const Reserved from(kPages * page), to(kPages * page);
+  for (size_t i = 0; i < kPages * page; ++i) from.at()[i] = static_cast<char>(i / 7);
+  memset(to.at(), 99, kPages * page);
+  const Moved moved = move_pages(from, to, kPages * page, 10 * page);
+  EXPECT_FALSE(moved.destroyed);
+  if (moved.bytes == 0) GTEST_SKIP() << "this kernel (before 5.7, or an emulator) cannot";
+  ASSERT_EQ(moved.bytes, kPages * page);
+  EXPECT_TRUE(all_zero(from.at(), kPages * page));
+  for (size_t i = 0; i < kPages * page; ++i) ASSERT_EQ(to.at()[i], static_cast<char>(i / 7)) << i;
+  memset(from.at(), 1, kPages * page);
+}
+
+TEST(Os, MovePagesGoesOnWhereOneMappingEnds) {
+  // Moved pages keep their old place in their mapping's numbering, so that what was moved once is a mapping of its own.
+  constexpr size_t kStep = 4;
+  const Reserved first(kStep * page), from(3 * kStep * page), to(3 * kStep * page);
+  memset(first.at(), 1, kStep * page);
+  if (move_pages(first, from, kStep * page, kStep * page).bytes == 0) GTEST_SKIP() << "this kernel cannot";
+  memset(from.at() + kStep * page, 2, kStep * page);
+  memset(from.at() + 2 * kStep * page, 3, kStep * page);
+  const Moved moved = move_pages(from, to, 3 * kStep * page, kStep * page);
+  EXPECT_EQ(moved.bytes, 3 * kStep * page);
+  EXPECT_FALSE(moved.destroyed);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(to.at()[i * kStep * page], static_cast<char>(i + 1));
+    EXPECT_EQ(to.at()[(i + 1) * kStep * page - 1], static_cast<char>(i + 1));
+  }
+  EXPECT_TRUE(all_zero(from.at(), 3 * kStep * page));
+}
+
+TEST(Os, MovePagesOfUnmappedSpaceChangesNothing) {
+  Reserved from(4 * page), to(4 * page);
+  from.unmap(0, 4 * page);
+  memset(to.at(), 5, 4 * page);
+  errno = 0;
+  const Moved moved = move_pages(from, to, 4 * page, page);
+  EXPECT_EQ(moved.bytes, 0u);
+  EXPECT_FALSE(moved.destroyed);
+  EXPECT_EQ(errno, 0);
+  EXPECT_EQ(to.at()[0], 5);
+  EXPECT_EQ(to.at()[4 * page - 1], 5);
+}
+
+TEST(Os, MovePagesTellsWhenTheTargetIsNotMapped) {
+  Reserved from(128 * page), to(128 * page);
+  from.unmap(0, 128 * page);
+  to.unmap(127 * page, page);  // in the second step of the residency check
+  const Moved moved = move_pages(from, to, 128 * page, 128 * page);
+  EXPECT_EQ(moved.bytes, 0u);
+  EXPECT_TRUE(moved.destroyed);
+}
+
+TEST(Os, PeekReadsWhatIsMappedAndOnlyThat) {
+  Reserved space(3 * page);
+  memset(space.at(), 42, 3 * page);
+  space.unmap(2 * page, page);
+  std::vector<char> copy(2 * page);
+  ASSERT_TRUE(os::peek(copy.data(), space.at(), 2 * page));
+  EXPECT_EQ(copy, std::vector<char>(2 * page, 42));
+  errno = 0;
+  EXPECT_FALSE(os::peek(copy.data(), space.at() + 2 * page, 1));
+  EXPECT_FALSE(os::peek(copy.data(), space.at() + page + 1, page)) << "the last byte is not mapped";
+  EXPECT_FALSE(os::peek(copy.data(), nullptr, 8));
+  EXPECT_FALSE(os::peek(copy.data(), reinterpret_cast<void*>(uintptr_t{0xffff800000000000}), 8));
+  ASSERT_EQ(mprotect(space.at(), page, PROT_NONE), 0);
+  EXPECT_FALSE(os::peek(copy.data(), space.at(), 1));
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, CpuIsASmallNumberInEveryThread) {
+  const auto most = static_cast<unsigned>(sysconf(_SC_NPROCESSORS_CONF));
+  EXPECT_LT(os::cpu(), most);
+  std::atomic<unsigned> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (unsigned round = 0; round < rounds(20000); ++round) wrong += os::cpu() >= most ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0u);
+}
+
+TEST(Os, ClockGoesForwardWithSleep) {
+  const uint64_t before = os::now_ms();
+  os::sleep_ms(60);
+  const uint64_t after = os::now_ms();
+  EXPECT_GE(after, before + 40);
+  EXPECT_LT(after, before + 60000);
+  os::sleep_ms(0);
+  EXPECT_GE(os::now_ms(), after);
+}
+
+struct SeenByThread {
+  std::atomic<int> ready{0};
+  void* argument = nullptr;
+  sigset_t blocked;
+};
+
+TEST(Os, StartThreadRunsWithoutSignals) {
+  static SeenByThread seen;
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ASSERT_TRUE(os::start_thread(
+      [](void* argument) {
+        seen.argument = argument;
+        pthread_sigmask(SIG_SETMASK, nullptr, &seen.blocked);
+        seen.ready.store(1, std::memory_order_release);
+      },
+      &seen));
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  while (seen.ready.load(std::memory_order_acquire) == 0) os::sleep_ms(1);
+  EXPECT_EQ(seen.argument, &seen);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPROF}) {
+    EXPECT_EQ(sigismember(&seen.blocked, signal), 1) << signal;
+    EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << "the caller's own mask is as it was";
+  }
+}
+
+std::atomic<unsigned> ended_sum{0};
+
+TEST(Os, ThreadEndIsToldWithTheThreadsOwnValue) {
+  static unsigned values[] = {1, 20, 300};
+  std::vector<std::thread> threads;
+  for (unsigned& value : values) {
+    threads.emplace_back([&value] {
+      unsigned unused = 4000;
+      // The last value counts, once.
+      const auto ended = [](void* at) { ended_sum += *static_cast<unsigned*>(at); };
+      EXPECT_TRUE(os::at_thread_end(ended, &unused));
+      EXPECT_TRUE(os::at_thread_end(ended, &value));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ended_sum, 321u);
+}
+
+bool child_told = false;
+
+TEST(Os, ForkIsToldInTheChildOnly) {
+  ASSERT_TRUE(os::at_fork_in_child([] { child_told = true; }));
+  const pid_t child = fork();
+  if (child == 0) _exit(child_told ? 17 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 17);
+  EXPECT_FALSE(child_told);
+}
+
+TEST(Os, EnvironmentFindsWholeNames) {
+  setenv("FOLIO_TEST_ONE", "value=with=signs", 1);
+  setenv("FOLIO_TEST_ONE_MORE", "other", 1);
+  setenv("FOLIO_TEST_EMPTY", "", 1);
+  EXPECT_TRUE(os::environment_ready());
+  EXPECT_STREQ(os::environment("FOLIO_TEST_ONE"), "value=with=signs");
+  EXPECT_STREQ(os::environment("FOLIO_TEST_ONE_MORE"), "other");
+  EXPECT_STREQ(os::environment("FOLIO_TEST_EMPTY"), "");
+  EXPECT_EQ(os::environment("FOLIO_TEST_ON"), nullptr);
+  EXPECT_EQ(os::environment("FOLIO_TEST"), nullptr);
+  unsetenv("FOLIO_TEST_ONE");
+  EXPECT_EQ(os::environment("FOLIO_TEST_ONE"), nullptr);
+}
+
+TEST(Os, WriteErrorWritesAllOfIt) {
+  std::string text(200000, 'x');
+  text += "end";
+  StderrCapture capture;
+  os::write_error(text.data(), text.size());
+  os::write_error(text.data(), 0);
+  EXPECT_EQ(capture.stop(), text);
+}
+
+// Puts `file` (or nothing, if -1) where standard error is, runs the body, and puts it back.
+template <class Body>
+void with_stderr(int file, Body&& body) {
+  const int before = dup(2);
+  if (file < 0) {
+    close(2);
+  } else {
+    dup2(file, 2);
+  }
+  body();
+  dup2(before, 2);
+  close(before);
+}
+
+TEST(Os, WriteErrorGivesUpWhereNobodyReads) {
+  errno = 0;
+  with_stderr(-1, [] { os::write_error("lost", 4); });
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
+  const std::string text(4 * kMiB, 'x');
+  with_stderr(ends[1], [&] { os::write_error(text.data(), text.size()); });
+  EXPECT_EQ(errno, 0);
+  char first = 0;
+  EXPECT_EQ(read(ends[0], &first, 1), 1);
+  EXPECT_EQ(first, 'x');
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(OsDeathTest, AbortIsSigabrt) { EXPECT_EXIT(os::abort_process(), testing::KilledBySignal(SIGABRT), ""); }
+
+TEST(Os, ResidentBytesIsPlausible) {
+  std::ifstream status("/proc/self/status");
+  size_t kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmRSS:", 0) == 0) std::istringstream(line.substr(6)) >> kib;
+  }
+  ASSERT_NE(kib, 0u);
+  const size_t resident = os::resident_bytes();
+  EXPECT_GT(resident, kib * kKiB / 2);
+  EXPECT_LT(resident, kib * kKiB * 2 + 64 * kMiB);
+}
+
+}  // namespace

@@ -1,0 +1,106 @@
+#include "space/chunk_table.h"
+
+#include <thread>
+
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+char* address(uintptr_t at) { return reinterpret_cast<char*>(at); }
+constexpr uintptr_t kTop = uintptr_t{1} << arch::kAddressBits;
+constexpr uintptr_t kWindowBytes = uintptr_t{kWindowChunks} << kChunkShift;
+
+// Address space that no process has anything in: far below where the kernel maps, above where programs are linked.
+constexpr uintptr_t kNowhere = uintptr_t{0x1230} << 32;
+
+// Enters a chunk that does not exist, for the length of a test.
+class Entered {
+ public:
+  Entered(char* chunk, void* descriptor, unsigned code) : chunk_(chunk) {
+    set_chunk(window_make(chunk), chunk, descriptor, code);
+  }
+  ~Entered() { set_chunk(window_make(chunk_), chunk_, nullptr, kCodeNone); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  char* chunk_;
+};
+
+TEST(ChunkTable, NothingIsOursAtFirst) {
+  int on_stack = 0;
+  for (const void* at : {static_cast<const void*>(nullptr), static_cast<const void*>(&on_stack),
+                         static_cast<const void*>(address(kNowhere)), static_cast<const void*>(address(kTop - 1))}) {
+    EXPECT_EQ(chunk_code(at), kCodeNone) << at;
+    EXPECT_EQ(chunk_code_unchecked(at), kCodeNone) << at;
+    EXPECT_EQ(descriptor_at(at), nullptr) << at;
+  }
+}
+
+TEST(ChunkTable, AddressesBeyondTheTableAreNotOurs) {
+  for (const uintptr_t at : {kTop, kTop + 1, uintptr_t{1} << 63, ~uintptr_t{0}, uintptr_t{0xffff800000000000}}) {
+    EXPECT_EQ(chunk_code(address(at)), kCodeNone) << std::hex << at;
+    EXPECT_EQ(window_of(address(at)), nullptr) << std::hex << at;
+    EXPECT_EQ(descriptor_at(address(at)), nullptr) << std::hex << at;
+  }
+}
+
+TEST(ChunkTable, AnEntryHoldsForItsChunkAndNoOther) {
+  int descriptor = 0;
+  char* const chunk = address(kNowhere + 5 * kChunkBytes);
+  const Entered entered(chunk, &descriptor, 7);
+  for (const size_t at : {size_t{0}, size_t{1}, kChunkBytes / 2, kChunkBytes - 1}) {
+    EXPECT_EQ(chunk_code(chunk + at), 7u);
+    EXPECT_EQ(descriptor_at(chunk + at), &descriptor);
+    EXPECT_EQ(chunk_start(chunk + at), chunk);
+  }
+  for (char* const at : {chunk - 1, chunk + kChunkBytes}) {
+    EXPECT_EQ(chunk_code(at), kCodeNone);
+    EXPECT_EQ(descriptor_at(at), nullptr);
+  }
+}
+
+TEST(ChunkTable, TheFirstAndTheLastChunkHaveEntries) {
+  int low = 0, high = 0;
+  const Entered first(address(0), &low, 1), last(address(kTop - kChunkBytes), &high, kCodes - 1);
+  EXPECT_EQ(descriptor_at(address(1)), &low);
+  EXPECT_EQ(chunk_code(address(kTop - 1)), kCodes - 1);
+  EXPECT_EQ(descriptor_at(address(kTop - 1)), &high);
+}
+
+TEST(ChunkTable, AWindowCoversItsChunks) {
+  Window* const window = window_make(address(kNowhere + 3));
+  ASSERT_NE(window, nullptr);
+  EXPECT_EQ(window_make(address(kNowhere + kWindowBytes - 1)), window) << "made once";
+  EXPECT_EQ(window_of(address(kNowhere)), window);
+  EXPECT_NE(window_make(address(kNowhere + kWindowBytes)), window);
+  EXPECT_EQ(window_of(address(kNowhere + 100 * kWindowBytes)), nullptr) << "looking makes none";
+  for (unsigned i = 0; i < kWindowChunks; ++i) {
+    char* const chunk = window->chunk(i);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(chunk), kNowhere + i * kChunkBytes);
+    ASSERT_EQ(window_slot(chunk), i);
+    ASSERT_EQ(window_slot(chunk + kChunkBytes - 1), i);
+  }
+}
+
+TEST(ChunkTable, ThreadsThatMakeAWindowGetTheSame) {
+  constexpr unsigned kThreads = 4, kWindows = 50;
+  Window* made[kThreads][kWindows];
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (unsigned i = 0; i < kWindows; ++i) made[t][i] = window_make(address(kNowhere * 2 + i * kWindowBytes));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (unsigned i = 0; i < kWindows; ++i) {
+    ASSERT_NE(made[0][i], nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(made[0][i]->chunk(0)), kNowhere * 2 + i * kWindowBytes);
+    for (unsigned t = 1; t < kThreads; ++t) EXPECT_EQ(made[t][i], made[0][i]);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,426 @@
+#include "space/huge.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+
+#include <thread>
+
+#include "os/os.h"
+#include "unit/child.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const size_t page = os::page_bytes();
+
+size_t usable(size_t size) { return round_up(size, page); }
+
+bool live(const HugeBlock* block) { return block->state.load(order::relaxed) == kHugeLive; }
+
+void fill(HugeBlock* block, unsigned seed) {
+  for (size_t i = 0; i < block->usable_bytes; i += 512) block->base[i] = static_cast<char>(i / 512 + seed);
+}
+
+bool filled(const HugeBlock* block, size_t bytes, unsigned seed) {
+  for (size_t i = 0; i < bytes; i += 512) {
+    if (block->base[i] != static_cast<char>(i / 512 + seed)) return false;
+  }
+  return true;
+}
+
+// Starts and ends with no block waiting, so that each test sees its own only.
+class Huge : public ::testing::Test {
+ protected:
+  Huge() { huge_unmap_free(); }
+  ~Huge() override {
+    huge_unmap_free();
+    EXPECT_EQ(delta_.resident(), 0) << "everything was freed and given back";
+    EXPECT_EQ(delta_.dirty(), 0);
+    EXPECT_EQ(huge_live_bytes(), live_);
+    EXPECT_EQ(huge_reserved_bytes(), reserved_);
+  }
+  PageDelta delta_;
+  size_t live_ = huge_live_bytes();
+  size_t reserved_ = huge_reserved_bytes();
+};
+
+TEST_F(Huge, WholePagesZeroedAndFoundByEveryAddress) {
+  for (const size_t size : {size_t{1}, kMiB + 1, 2 * kMiB, 2 * kMiB + 1, 5 * kMiB, 64 * kMiB - 3}) {
+    HugeBlock* const block = huge_alloc(size, 1);
+    ASSERT_NE(block, nullptr);
+    EXPECT_TRUE(aligned_to(block->base, kChunkBytes));
+    EXPECT_EQ(block->usable_bytes, usable(size));
+    EXPECT_GE(block->reserved_bytes, block->usable_bytes);
+    EXPECT_TRUE(is_power_of_two(block->reserved_bytes));
+    EXPECT_TRUE(live(block));
+    EXPECT_EQ(huge_live_bytes(), live_ + usable(size));
+    EXPECT_EQ(block->touched_bytes, 0u) << "fresh address space reads as zero";
+    EXPECT_TRUE(all_zero(block->base, block->usable_bytes));
+    fill(block, 1);
+    EXPECT_EQ(chunk_code(block->base), kCodeHugeStart);
+    for (size_t at = 0; at < block->reserved_bytes; at += kChunkBytes / 2) {
+      EXPECT_EQ(huge_at(block->base + at), block);
+      if (at >= kChunkBytes) EXPECT_EQ(chunk_code(block->base + at), kCodeHugeInside);
+    }
+    EXPECT_NE(huge_at(block->base - 1), block);
+    EXPECT_NE(huge_at(block->base + block->reserved_bytes), block);
+    EXPECT_TRUE(huge_free(block));
+    huge_unmap_free();
+  }
+}
+
+TEST_F(Huge, SizeZeroIsAPage) {
+  HugeBlock* const block = huge_alloc(0, 4 * kMiB);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(block->usable_bytes, page);
+  EXPECT_TRUE(huge_free(block));
+}
+
+TEST_F(Huge, FreedTwiceIsTold) {
+  HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+  EXPECT_TRUE(huge_free(block));
+  EXPECT_FALSE(huge_free(block));
+  EXPECT_FALSE(huge_free(block));
+  EXPECT_FALSE(live(block));
+}
+
+TEST_F(Huge, WaitsForTheNextOfItsPowerOfTwo) {
+  HugeBlock* const small = huge_alloc(3 * kMiB, 1);
+  HugeBlock* const large = huge_alloc(5 * kMiB, 1);
+  huge_free(small);
+  huge_free(large);
+  EXPECT_EQ(huge_alloc(4 * kMiB, kChunkBytes), small);
+  EXPECT_EQ(huge_alloc(8 * kMiB, 1), large);
+  EXPECT_TRUE(live(small));
+  EXPECT_EQ(huge_live_bytes(), live_ + 12 * kMiB);
+  huge_free(small);
+  huge_free(large);
+}
+
+TEST_F(Huge, AccountsFollowAnObjectThroughItsLife) {
+  HugeBlock* block = huge_alloc(3 * kMiB, 1);
+  const auto size = static_cast<int64_t>(3 * kMiB);
+  EXPECT_EQ(delta_.resident(), 0) << "what the program has touched of a live one is not known";
+  huge_free(block);
+  EXPECT_EQ(delta_.resident(), size);
+  EXPECT_EQ(delta_.dirty(), size);
+  EXPECT_EQ(huge_live_bytes(), live_);
+  EXPECT_EQ(huge_alloc(3 * kMiB, 1), block);
+  EXPECT_EQ(delta_.resident(), 0);
+  EXPECT_EQ(delta_.dirty(), 0);
+  huge_free(block);
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), static_cast<size_t>(size));
+  EXPECT_EQ(delta_.resident(), 0);
+  EXPECT_EQ(delta_.dirty(), 0);
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), 0u);
+}
+
+TEST_F(Huge, KnowsWhatReadsAsZeroWhenReused) {
+  HugeBlock* block = huge_alloc(3 * kMiB, 1);
+  fill(block, 1);
+  huge_free(block);
+  ASSERT_EQ(huge_alloc(4 * kMiB, 1), block);
+  EXPECT_EQ(block->touched_bytes, 3 * kMiB);
+  EXPECT_TRUE(all_zero(block->base + 3 * kMiB, kMiB));
+  huge_free(block);
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), 4 * kMiB);
+  ASSERT_EQ(huge_alloc(4 * kMiB, 1), block);
+  EXPECT_EQ(block->touched_bytes, 0u);
+  EXPECT_TRUE(all_zero(block->base, 4 * kMiB));
+  huge_free(block);
+}
+
+TEST_F(Huge, PagesBeyondWhatIsAskedForGoWhenReused) {
+  HugeBlock* block = huge_alloc(16 * kMiB, 1);
+  fill(block, 1);
+  huge_free(block);
+  ASSERT_EQ(huge_alloc(9 * kMiB, 1), block);
+  EXPECT_EQ(delta_.purged(), 7 * kMiB);
+  EXPECT_EQ(block->touched_bytes, 9 * kMiB);
+  EXPECT_TRUE(all_zero(block->base + 9 * kMiB, 7 * kMiB));
+  EXPECT_TRUE(filled(block, 9 * kMiB, 1));
+  huge_free(block);
+}
+
+TEST_F(Huge, ResizesInsideItsPowerOfTwo) {
+  HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+  fill(block, 1);
+  EXPECT_FALSE(huge_resize(block, 4 * kMiB + 1));
+  EXPECT_EQ(block->usable_bytes, 3 * kMiB);
+  EXPECT_TRUE(huge_resize(block, 4 * kMiB));
+  EXPECT_EQ(block->usable_bytes, 4 * kMiB);
+  EXPECT_EQ(huge_live_bytes(), live_ + 4 * kMiB);
+  EXPECT_TRUE(filled(block, 3 * kMiB, 1));
+  EXPECT_TRUE(all_zero(block->base + 3 * kMiB, kMiB));
+  fill(block, 2);
+  EXPECT_TRUE(huge_resize(block, 2 * kMiB + 5));
+  EXPECT_EQ(block->usable_bytes, 2 * kMiB + page);
+  EXPECT_EQ(huge_live_bytes(), live_ + 2 * kMiB + page);
+  EXPECT_TRUE(filled(block, block->usable_bytes, 2));
+  EXPECT_EQ(block->touched_bytes, block->usable_bytes) << "what was cut off has gone";
+  EXPECT_TRUE(all_zero(block->base + block->usable_bytes, 4 * kMiB - block->usable_bytes));
+  huge_free(block);
+}
+
+TEST_F(Huge, RefusesSizesThatNoOneHas) {
+  HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+  errno = 0;
+  for (const size_t size : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - page + 1, SIZE_MAX - page, SIZE_MAX / 2 + 1,
+                            size_t{PTRDIFF_MAX}, size_t{1} << 62, size_t{1} << 48, size_t{1} << 47}) {
+    EXPECT_FALSE(huge_resize(block, size)) << size;
+    EXPECT_EQ(block->usable_bytes, 3 * kMiB) << size;
+    EXPECT_EQ(huge_alloc(size, 1), nullptr) << size;
+    EXPECT_EQ(huge_move(block, size), nullptr) << size;
+  }
+  for (unsigned shift = 47; shift < 64; ++shift) EXPECT_EQ(huge_alloc(kMiB, size_t{1} << shift), nullptr) << shift;
+  EXPECT_EQ(errno, 0);
+  EXPECT_TRUE(live(block));
+  huge_free(block);
+}
+
+TEST_F(Huge, MovesPagesToALargerBlock) {
+  HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+  fill(block, 3);
+  HugeBlock* const moved = huge_move(block, 9 * kMiB);
+  ASSERT_NE(moved, nullptr);
+  ASSERT_NE(moved, block);
+  EXPECT_EQ(moved->usable_bytes, 9 * kMiB);
+  EXPECT_TRUE(live(moved));
+  EXPECT_TRUE(filled(moved, 3 * kMiB, 3));
+  EXPECT_GE(moved->touched_bytes, 3 * kMiB);
+  EXPECT_TRUE(all_zero(moved->base + moved->touched_bytes, 9 * kMiB - moved->touched_bytes));
+  EXPECT_FALSE(live(block));
+  EXPECT_EQ(huge_live_bytes(), live_ + 9 * kMiB);
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(block->touched_bytes));
+  // What it left is there for the next one; all that is said to be zero is.
+  ASSERT_EQ(huge_alloc(4 * kMiB, 1), block);
+  EXPECT_TRUE(all_zero(block->base + block->touched_bytes, 4 * kMiB - block->touched_bytes));
+  huge_free(block);
+  huge_free(moved);
+}
+
+TEST_F(Huge, MovesIntoABlockThatWaitsDirty) {
+  HugeBlock* const target = huge_alloc(8 * kMiB, 1);
+  fill(target, 1);
+  huge_free(target);
+  HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+  fill(block, 2);
+  ASSERT_EQ(huge_move(block, 7 * kMiB), target);
+  EXPECT_TRUE(filled(target, 3 * kMiB, 2));
+  huge_free(target);
+}
+
+TEST_F(Huge, AVectorThatGrowsKeepsItsContents) {
+  HugeBlock* block = huge_alloc(kMiB + 1, 1);
+  fill(block, 4);
+  for (size_t size = 2 * kMiB; size <= 128 * kMiB; size += size / 2 + 12345) {
+    const size_t before = block->usable_bytes;
+    if (!huge_resize(block, size)) block = huge_move(block, size);
+    ASSERT_NE(block, nullptr);
+    ASSERT_TRUE(filled(block, before, 4)) << size;
+    ASSERT_TRUE(all_zero(block->base + round_up(before, page), block->usable_bytes - round_up(before, page))) << size;
+    fill(block, 4);
+  }
+  huge_free(block);
+}
+
+TEST_F(Huge, ATailThatCouldNotBePurgedIsNotTakenForZero) {
+  HugeBlock* const block = huge_alloc(12 * kMiB, 1);
+  fill(block, 5);
+  ASSERT_TRUE(huge_resize(block, 10 * kMiB));  // the tail is not worth a call and stays
+  if (!lock_page(block->base + 11 * kMiB)) {
+    huge_free(block);
+    GTEST_SKIP() << "no memory may be locked here";
+  }
+  HugeBlock* const moved = huge_move(block, 20 * kMiB);
+  unlock_page(block->base + 11 * kMiB);
+  ASSERT_NE(moved, nullptr);
+  EXPECT_TRUE(filled(moved, 10 * kMiB, 5));
+  ASSERT_EQ(huge_alloc(12 * kMiB, 1), block);
+  EXPECT_TRUE(all_zero(block->base + block->touched_bytes, 12 * kMiB - block->touched_bytes));
+  huge_free(block);
+  huge_free(moved);
+}
+
+TEST_F(Huge, WhatCouldNotBePurgedIsNoLongerCountedOnceItIsUnmapped) {
+  HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+  fill(block, 5);
+  if (!lock_page(block->base)) {
+    huge_free(block);
+    GTEST_SKIP() << "no memory may be locked here";
+  }
+  huge_free(block);
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), 0u);
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(3 * kMiB));
+  EXPECT_TRUE(huge_unmap_free());
+  EXPECT_EQ(delta_.dirty(), 0);
+  EXPECT_EQ(delta_.resident(), 0);
+}
+
+TEST_F(Huge, AlignmentBeyondAChunkAndItsSpaceGoesWhenFreed) {
+  for (size_t alignment = 2 * kChunkBytes; alignment <= (size_t{1} << 34); alignment *= 4) {
+    HugeBlock* const block = huge_alloc(kMiB, alignment);
+    ASSERT_NE(block, nullptr) << alignment;
+    char* const base = block->base;
+    EXPECT_TRUE(aligned_to(base, alignment));
+    memset(base, 1, kMiB);
+    EXPECT_EQ(huge_reserved_bytes(), reserved_ + kChunkBytes);
+    EXPECT_TRUE(huge_free(block));
+    EXPECT_EQ(huge_reserved_bytes(), reserved_);
+    EXPECT_EQ(chunk_code(base), kCodeNone);
+    EXPECT_EQ(huge_at(base), nullptr);
+    char byte;
+    EXPECT_FALSE(os::peek(&byte, base, 1)) << "unmapped";
+  }
+}
+
+TEST_F(Huge, AgedBlocksArePurgedAtTheSecondTick) {
+  HugeBlock* const first = huge_alloc(2 * kMiB, 1);
+  HugeBlock* const second = huge_alloc(2 * kMiB, 1);
+  huge_free(first);
+  EXPECT_EQ(huge_purge(false, ~size_t{0}), 0u);
+  huge_free(second);
+  EXPECT_EQ(huge_purge(false, ~size_t{0}), 2 * kMiB) << "the one that has waited for two";
+  EXPECT_EQ(first->touched_bytes, 0u);
+  EXPECT_EQ(second->touched_bytes, 2 * kMiB);
+  EXPECT_EQ(huge_purge(false, ~size_t{0}), 2 * kMiB);
+  // Used in between, it starts to wait anew. The order of the stack was kept: the second is on top.
+  ASSERT_EQ(huge_alloc(2 * kMiB, 1), second);
+  huge_free(second);
+  EXPECT_EQ(huge_purge(false, ~size_t{0}), 0u);
+  EXPECT_EQ(huge_purge(false, ~size_t{0}), 2 * kMiB);
+}
+
+TEST_F(Huge, PurgeStopsAtItsBound) {
+  HugeBlock* blocks[4];
+  for (HugeBlock*& block : blocks) block = huge_alloc(2 * kMiB, 1);
+  for (HugeBlock* block : blocks) huge_free(block);
+  EXPECT_EQ(huge_purge(true, 1), 2 * kMiB);
+  EXPECT_EQ(huge_purge(true, 3 * kMiB), 4 * kMiB);
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), 2 * kMiB);
+}
+
+TEST_F(Huge, FreedBeyondTheBoundIsPurgedAtOnce) {
+  const SavedOptions saved;
+  options.dirty_floor = 4;
+  HugeBlock* const small = huge_alloc(2 * kMiB, 1);
+  HugeBlock* const large = huge_alloc(5 * kMiB, 1);
+  huge_free(small);
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(2 * kMiB));
+  fill(large, 1);
+  huge_free(large);
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(2 * kMiB));
+  EXPECT_EQ(large->touched_bytes, 0u);
+  EXPECT_TRUE(all_zero(large->base, 5 * kMiB));
+}
+
+TEST_F(Huge, UnmapFreeGivesAddressSpaceBack) {
+  EXPECT_FALSE(huge_unmap_free());
+  HugeBlock* const kept = huge_alloc(2 * kMiB, 1);
+  HugeBlock* const freed = huge_alloc(100 * kMiB, 1);
+  char* const base = freed->base;
+  huge_free(freed);
+  EXPECT_EQ(huge_reserved_bytes(), reserved_ + 130 * kMiB);
+  EXPECT_TRUE(huge_unmap_free());
+  EXPECT_EQ(huge_reserved_bytes(), reserved_ + 2 * kMiB);
+  EXPECT_EQ(huge_at(base), nullptr);
+  EXPECT_EQ(huge_at(base + 99 * kMiB), nullptr);
+  EXPECT_EQ(huge_at(kept->base), kept);
+  EXPECT_FALSE(huge_unmap_free());
+  huge_free(kept);
+}
+
+TEST_F(Huge, ShortAddressSpaceIsTakenFromWhatWaits) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
+  const int result = in_child([] {
+    HugeBlock* const waiting = huge_alloc(64 * kMiB, 1);
+    huge_free(waiting);
+    if (!limit_address_space(20 * kMiB)) return kCannot;
+    // Fits only once the waiting block has gone, and not as a power of two.
+    HugeBlock* const block = huge_alloc(70 * kMiB, 1);
+    if (block == nullptr || block->reserved_bytes != 70 * kMiB) return kFailed;
+    memset(block->base, 1, 70 * kMiB);
+    if (huge_resize(block, 70 * kMiB + 1) || huge_alloc(30 * kMiB, 1) != nullptr) return kFailed;
+    return huge_free(block) && huge_alloc(70 * kMiB, 1) != nullptr ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limits here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Huge, ABlockThatIsNoPowerOfTwoServesOnlyWhatItHoldsWhenItCannotBeUnmapped) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
+  const int result = in_child([] {
+    rlimit before;
+    getrlimit(RLIMIT_AS, &before);
+    if (!limit_address_space(9 * kMiB)) return kCannot;
+    HugeBlock* const block = huge_alloc(6 * kMiB, 1);
+    if (block == nullptr || block->reserved_bytes != 6 * kMiB) return kCannot;
+    setrlimit(RLIMIT_AS, &before);
+    if (!refuse_call(SYS_munmap, ENOMEM)) return kCannot;
+    if (!huge_free(block) || huge_at(block->base) != block) return kFailed;
+    // Of the same power of two, and more than it has.
+    HugeBlock* const next = huge_alloc(8 * kMiB, 1);
+    if (next == nullptr || next->reserved_bytes < 8 * kMiB) return kFailed;
+    memset(next->base, 1, 8 * kMiB);
+    // Where it fits it is used again.
+    HugeBlock* const again = huge_alloc(4 * kMiB, 1);
+    return again == block && live(block) ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limits or filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Huge, WhereTheKernelMovesNoPagesTheyAreCopied) {
+  const int result = in_child([] {
+    HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+    fill(block, 6);
+    if (!refuse_call(SYS_mremap, ENOMEM)) return kCannot;
+    HugeBlock* const moved = huge_move(block, 6 * kMiB);
+    if (moved == nullptr || moved == block || !filled(moved, 3 * kMiB, 6) || live(block)) return kFailed;
+    return block->touched_bytes == 3 * kMiB && moved->touched_bytes >= 3 * kMiB ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Huge, PurgeThatIsRefusedChangesNothing) {
+  const int result = in_child([] {
+    HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+    fill(block, 7);
+    huge_free(block);
+    const PageDelta delta;
+    if (!refuse_call(SYS_madvise, EAGAIN)) return kCannot;
+    if (huge_purge(true, ~size_t{0}) != 0 || delta.dirty() != 0 || delta.resident() != 0) return kFailed;
+    return huge_alloc(3 * kMiB, 1) == block && block->touched_bytes == 3 * kMiB ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Huge, ThreadsShareTheWaitingBlocks) {
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      std::minstd_rand random(t + 1);
+      for (unsigned i = 0; i < rounds(500); ++i) {
+        const size_t size = kMiB + 1 + random() % (7 * kMiB);
+        HugeBlock* block = huge_alloc(size, 1);
+        ASSERT_NE(block, nullptr);
+        auto* const words = reinterpret_cast<unsigned*>(block->base);
+        words[0] = words[(size - 4) / 4] = t;
+        if (i % 8 == 0) block = huge_move(block, size * 2);
+        ASSERT_EQ(*reinterpret_cast<unsigned*>(block->base), t);
+        ASSERT_EQ(reinterpret_cast<unsigned*>(block->base)[(size - 4) / 4], t);
+        ASSERT_TRUE(huge_free(block));
+        if (i % 50 == 0) huge_purge(t % 2 == 0, 4 * kMiB);
+        if (i % 100 == 99 && t == 0) huge_unmap_free();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace

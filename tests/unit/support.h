@@ -1,0 +1,91 @@
+// What the unit tests share. They link folio_core: the folio_ names only, beside the libc's (or a sanitizer's) malloc.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "config/options.h"
+#include "config/size_classes.h"
+#include "space/pages.h"
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define FOLIO_TEST_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define FOLIO_TEST_SANITIZED 1
+#endif
+
+namespace folio_test {
+
+#if defined(FOLIO_TEST_SANITIZED)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// Fewer rounds where each takes ten times as long.
+constexpr unsigned rounds(unsigned plain) { return kSanitized ? (plain + 9) / 10 : plain; }
+
+inline constexpr size_t kKiB = size_t{1} << 10;
+inline constexpr size_t kMiB = size_t{1} << 20;
+
+inline bool aligned_to(const void* address, size_t alignment) {
+  return reinterpret_cast<uintptr_t>(address) % alignment == 0;
+}
+
+inline bool all_zero(const void* address, size_t bytes) {
+  const auto* byte = static_cast<const unsigned char*>(address);
+  return bytes == 0 || (byte[0] == 0 && memcmp(byte, byte + 1, bytes - 1) == 0);
+}
+
+// Every bin, for loops and for EXPECT messages.
+inline std::vector<folio::BinId> all_bins() {
+  std::vector<folio::BinId> bins;
+  for (unsigned i = 1; i < folio::kBins; ++i) bins.push_back(folio::bin_id(i));
+  return bins;
+}
+
+// Keeps a page from being purged, by the raw call: sanitizers make mlock do nothing. False where no memory may be
+// locked.
+inline bool lock_page(void* address) { return syscall(SYS_mlock, address, size_t{1}) == 0; }
+inline void unlock_page(void* address) { syscall(SYS_munlock, address, size_t{1}); }
+
+// Options as they were, after a test has changed them.
+class SavedOptions {
+ public:
+  SavedOptions() : before_(folio::options) {}
+  ~SavedOptions() { folio::options = before_; }
+  SavedOptions(const SavedOptions&) = delete;
+  SavedOptions& operator=(const SavedOptions&) = delete;
+
+ private:
+  folio::Options before_;
+};
+
+// The page accounts relative to the moment it was made.
+class PageDelta {
+ public:
+  int64_t resident() const { return now(folio::page_counts.resident) - resident_; }
+  int64_t dirty() const { return now(folio::page_counts.dirty) - dirty_; }
+  uint64_t purged() const { return folio::page_counts.purged.load(folio::order::relaxed) - purged_; }
+  uint64_t calls() const { return folio::page_counts.purge_calls.load(folio::order::relaxed) - calls_; }
+
+ private:
+  static int64_t now(const folio::Atomic<int64_t>& count) { return count.load(folio::order::relaxed); }
+
+  int64_t resident_ = now(folio::page_counts.resident);
+  int64_t dirty_ = now(folio::page_counts.dirty);
+  uint64_t purged_ = folio::page_counts.purged.load(folio::order::relaxed);
+  uint64_t calls_ = folio::page_counts.purge_calls.load(folio::order::relaxed);
+};
+
+}  // namespace folio_test

@@ -1,0 +1,68 @@
+#!/bin/bash
+# bootstrap.sh [SET...]: installs the Debian packages that the named sets (below) need and the machine lacks, as root or
+# through sudo. Says nothing when nothing is missing. The set `real` is for machines that only test: programs of
+# tests/real that nobody wants installed unasked, among them a server that Debian starts.
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+
+build='cmake ninja-build g++ make python3'
+declare -A sets=(
+  [build]="$build"
+  [test]="$build libgtest-dev pkg-config binutils python3-pytest git libpython3.11-testsuite perl sqlite3 xz-utils"
+  [real]="ghostscript nodejs redis-server"
+  [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 valgrind"
+  [tsan]="$build libgtest-dev"
+  [asan]="$build libgtest-dev"
+  [clang]="$build libgtest-dev clang"
+  [fuzz]="$build libgtest-dev clang"
+  [cross]="$build libgtest-dev g++-aarch64-linux-gnu qemu-user"
+  [musl]="$build musl-tools"
+  [check]="$build libgtest-dev clang-format clang-tidy python3-venv shellcheck"
+)
+ruff='ruff==0.14.5'
+
+missing_packages() {
+  local set package
+  for set in "$@"; do
+    [ -n "${sets[$set]:-}" ] || { echo "bootstrap.sh: no set \"$set\"; there are: ${!sets[*]}" >&2; exit 2; }
+    for package in ${sets[$set]}; do
+      [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+    done
+  done | sort -u
+}
+
+install_packages() {
+  local as_root=() apt
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "bootstrap.sh: needs root or sudo to install: $*" >&2; exit 1; }
+    as_root=(sudo --preserve-env=DEBIAN_FRONTEND)
+  fi
+  apt=("${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=300)
+  echo "installing $*"
+  # A bare machine has no package lists, an old one stale lists: both fail at the first try.
+  "${apt[@]}" install --no-install-recommends "$@" >"$log" 2>&1 </dev/null && return
+  "${apt[@]}" update >"$log" 2>&1 </dev/null || true
+  "${apt[@]}" install --no-install-recommends "$@" >"$log" 2>&1 </dev/null || { cat "$log" >&2; exit 1; }
+}
+
+install_ruff() {
+  local venv=build/venv
+  [ "$("$venv/bin/ruff" --version 2>/dev/null)" != "${ruff/==/ }" ] || return 0
+  echo "installing ruff into $venv"
+  { /usr/bin/python3 -m venv "$venv" && "$venv/bin/pip" install --quiet "$ruff"; } >"$log" 2>&1 ||
+    { cat "$log" >&2; exit 1; }
+}
+
+cd "$(dirname "$0")/.."
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+[ $# -gt 0 ] || set -- build
+
+if ! command -v apt-get >/dev/null; then
+  for set in "$@"; do echo "not a Debian: install what these packages hold yourself: ${sets[$set]}"; done
+else
+  packages=$(missing_packages "$@")
+  # shellcheck disable=SC2086 # one word a package
+  [ -z "$packages" ] || install_packages $packages
+fi
+case " $* " in *' check '*) install_ruff ;; esac

@@ -1,0 +1,22 @@
+#!/bin/bash
+# preset.sh PRESET [TARGET]: configures and builds a preset of CMakePresets.json, saying little unless it fails.
+# The target `libraries` needs nothing that only the tests need.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=$1
+target=${2:-all}
+build=build
+[ "$preset" = default ] || build=build-$preset
+mkdir -p "$build"
+
+# What went wrong, without the list of what went well.
+fail() { grep -vE '^\[[0-9]+/[0-9]+\] ' "$1" >&2; exit 1; }
+
+if [ "$target" != libraries ]; then
+  cmake --preset "$preset" > "$build/configure.log" 2>&1 || fail "$build/configure.log"
+elif [ ! -f "$build/build.ninja" ]; then
+  cmake --preset "$preset" -DFOLIO_TESTS=OFF > "$build/configure.log" 2>&1 || fail "$build/configure.log"
+fi
+echo "building $build"
+cmake --build --preset "$preset" --target "$target" > "$build/build.log" 2>&1 || fail "$build/build.log"
+grep 'warning:' "$build/build.log" || true
