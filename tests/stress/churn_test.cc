@@ -63,6 +63,9 @@ int live_in_child(unsigned seed) {
 }
 
 TEST(Stress, ForkInALoop) {
+  // Its own malloc, which the test's containers use, locks and does not unlock in the child: seen waiting in
+  // SizeClassAllocator64::GetFromAllocator.
+  if (kAddressSanitized) GTEST_SKIP() << "AddressSanitizer does not survive the fork of a process with threads";
   constexpr unsigned kForks = kSanitized ? 15 : 120;
   Mailboxes mailboxes(64);
   std::atomic<bool> stop{false};
@@ -74,14 +77,15 @@ TEST(Stress, ForkInALoop) {
     });
   }
   Worker mine(7, mailboxes);
-  for (unsigned n = 0; n < kForks; ++n) {
+  for (unsigned n = 0; n < kForks && !HasFailure(); ++n) {
     for (unsigned k = 0; k < 50; ++k) mine.step();
     const pid_t child = fork();
-    ASSERT_GE(child, 0);
+    EXPECT_GE(child, 0);
+    if (child < 0) break;
     if (child == 0) _exit(live_in_child(n + 1));
     int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "child " << n << " ended with status " << status;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "child " << n << " ended with status " << status;
   }
   stop = true;
   for (std::thread& t : threads) t.join();

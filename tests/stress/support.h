@@ -31,6 +31,11 @@ inline constexpr bool kThreadSanitized = true;
 #else
 inline constexpr bool kThreadSanitized = false;
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kAddressSanitized = true;
+#else
+inline constexpr bool kAddressSanitized = false;
+#endif
 
 // How long a test runs: `seconds`, half of it under a sanitizer, FOLIO_STRESS times as long where that is set.
 class Deadline {
