@@ -90,14 +90,25 @@ Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into)
   return into;
 }
 
-Magazine* remove_all(CpuCache& cache, BinId bin) {
+// *bytes: of the objects in the bundle.
+Magazine* remove_all(CpuCache& cache, BinId bin, uint64_t* bytes) {
   CpuList& list = cache.lists[index(bin)];
   Magazine* bundle = list.top();
   if (bundle == nullptr) return nullptr;
   bundle->set_bundle_length(list.magazines);
-  cache.bytes -= uint64_t{list.objects.load(order::relaxed)} * info_of(bin).size;  // relaxed: inside the section
+  *bytes = uint64_t{list.objects.load(order::relaxed)} * info_of(bin).size;  // relaxed: inside the section
+  cache.bytes -= *bytes;
   list.clear();
   return bundle;
+}
+
+// Returns what is to be told to the depot now, or 0.
+int64_t note_to_depot(CpuCache& cache, int64_t bytes) {
+  cache.to_depot += bytes;
+  if (cache.to_depot < kAccountStep && cache.to_depot > -kAccountStep) return 0;
+  const int64_t told = cache.to_depot;
+  cache.to_depot = 0;
+  return told;
 }
 
 // Outside the section: for a prefetch only.
@@ -108,6 +119,7 @@ Magazine* next_first(CpuCache& cache, BinId bin) { return cache.lists[index(bin)
 Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   CpuCache* cache = current_cache();
   Magazine* bundle = nullptr;
+  int64_t told = 0;
   bool merged = false;
   const unsigned most = bundle_most(bin);
   const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
@@ -115,14 +127,19 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   const bool ran = cache != nullptr && cache->section.run(use_transactions(), [&] {
     merged = merge(*cache, bin, magazine);
     if (!merged) add(*cache, bin, magazine);
-    if (cache->lists[index(bin)].magazines > most || cache->bytes > budget) bundle = remove_all(*cache, bin);
+    if (cache->lists[index(bin)].magazines <= most && cache->bytes <= budget) return;
+    uint64_t bytes = 0;
+    bundle = remove_all(*cache, bin, &bytes);
+    told = note_to_depot(*cache, static_cast<int64_t>(bytes));
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
     magazine->set_next(nullptr);
     magazine->set_bundle_length(1);
     bundle = magazine;
+    told = bundle_bytes(bin, bundle);
   }
+  if (told != 0) depot_count(told);
   if (bundle != nullptr) depot_push(bin, bundle, function);
   return merged ? magazine : nullptr;
 }
@@ -145,18 +162,22 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
   // magazine, or as much of it as is wanted, is the answer. What is left goes back to the depot.
   const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
   unsigned length = bundle->bundle_length();
+  int64_t told = 0;
   Magazine* rest = bundle;
   const bool ran = cache != nullptr && cache->section.run(use_transactions(), [&] {
+    const uint64_t before = cache->bytes;
     do {
       Magazine* const next = rest->next();
       add(*cache, bin, rest);
       rest = next;
       --length;
     } while (rest != nullptr && cache->bytes <= budget);
+    told = note_to_depot(*cache, -static_cast<int64_t>(cache->bytes - before));
     magazine = remove_some(*cache, bin, want, into);
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
+    told = -bundle_bytes(bin, bundle);
     if (want < kWholeLeast && bundle->count() > want) {
       bundle->give_to(into, want);
       magazine = into;
@@ -168,9 +189,11 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
     }
   }
   if (rest != nullptr) {
+    if (!ran) told += bundle_bytes(bin, rest);
     rest->set_bundle_length(length);
     depot_push(bin, rest, "free");
   }
+  if (told != 0) depot_count(told);
   return magazine;
 }
 
@@ -223,10 +246,11 @@ unsigned cpu_caches_trim(bool all) {
     if (cache == nullptr) continue;
     for (unsigned i = 1; i < kBins; ++i) {
       Magazine* bundle = nullptr;
+      uint64_t bytes = 0;
       cache->section.run(false, [&] {
         CpuList& list = cache->lists[i];
         if (list.top() == nullptr) return;
-        if (all || ++list.idle >= 3) bundle = remove_all(*cache, bin_id(i));
+        if (all || ++list.idle >= 3) bundle = remove_all(*cache, bin_id(i), &bytes);
       });
       for (Magazine* next = nullptr; bundle != nullptr; bundle = next) {
         next = bundle->next();
@@ -244,6 +268,7 @@ void cpu_caches_after_fork() {
     if (cache == nullptr || !cache->section.held()) continue;
     // Its lists may be half changed. Losing what they hold, at most the budget, beats mending what cannot be checked.
     cache->bytes = 0;
+    cache->to_depot = 0;
     for (CpuList& list : cache->lists) list.clear();
     cache->section.forget_holder();
   }

@@ -37,13 +37,14 @@ struct alignas(64) CpuCache {
   TrySection section;
   Atomic<uint64_t> busy;       // tries that found the section held: written outside it
   alignas(64) uint64_t bytes;  // of objects in all lists; this and what follows: inside the section only
+  int64_t to_depot;            // bytes that went there less those that came, not told yet (depot_count)
   CpuList lists[kBins];
 };
 extern Atomic<CpuCache*> cpu_caches[kCpusMost];
 
 // From this many objects on a magazine is passed on whole; fewer are copied into or out of one that waits, so that
 // caches and depot hold full magazines and a thread with little room gets no more than it has room for.
-inline constexpr unsigned kWholeLeast = kMagazineObjects / 2;
+inline constexpr unsigned kWholeLeast = kMagazineObjects / 2 + 1;
 
 // Hands a waiting, non-empty magazine on: to the CPU cache, or from there as part of a bundle to the depot. Misuse
 // found when something is drained is reported as of `function`. Returns the magazine if it came back empty, else null.

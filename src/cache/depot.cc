@@ -19,17 +19,6 @@ void depot_set_shared() {
 
 namespace {
 
-int64_t bytes_of(BinId bin, uint64_t objects) { return static_cast<int64_t>(objects * info_of(bin).size); }
-
-// The depot's accounts of a bundle that was popped. Relaxed: see depot_push.
-void take_out(BinId bin, uint64_t objects) { held.fetch_sub(bytes_of(bin, objects), order::relaxed); }
-
-uint64_t objects_in(Magazine* bundle) {
-  uint64_t objects = 0;
-  for (Magazine* m = bundle; m != nullptr; m = m->next()) objects += m->count();
-  return objects;
-}
-
 unsigned drain(BinId bin, Magazine* bundle, const char* function) {
   unsigned drained = 0;
   while (bundle != nullptr) {
@@ -57,16 +46,22 @@ unsigned bundle_most(BinId bin) {
 
 void depot_push(BinId bin, Magazine* bundle, const char* function) {
   DepotBin& d = depot[index(bin)];
-  const uint64_t objects = objects_in(bundle);
-  const int64_t bytes = bytes_of(bin, objects);
-  // Relaxed: a bound that concurrent pushes may pass by a bundle each.
-  if (!shared.load(order::relaxed) || held.load(order::relaxed) + bytes > options.depot << 10) {
+  // Relaxed: a bound that concurrent pushes may pass.
+  if (!shared.load(order::relaxed) || held.load(order::relaxed) > options.depot << 10) {
+    depot_count(-bundle_bytes(bin, bundle));
     drain(bin, bundle, function);
     return;
   }
   touch(d);
-  held.fetch_add(bytes, order::relaxed);  // relaxed: as above
   d.bundles.push(bundle);
+}
+
+void depot_count(int64_t bytes) { held.fetch_add(bytes, order::relaxed); }  // relaxed: a sum, nothing hangs on it
+
+int64_t bundle_bytes(BinId bin, Magazine* bundle) {
+  int64_t objects = 0;
+  for (Magazine* m = bundle; m != nullptr; m = m->next()) objects += m->count();
+  return objects * info_of(bin).size;
 }
 
 Magazine* depot_pop(BinId bin) {
@@ -75,7 +70,6 @@ Magazine* depot_pop(BinId bin) {
   Magazine* bundle = d.bundles.pop();
   if (bundle == nullptr) return nullptr;
   bundle->forget_stack_link();
-  take_out(bin, objects_in(bundle));
   touch(d);
   return bundle;
 }
@@ -90,7 +84,7 @@ unsigned depot_trim(bool all) {
     if (!all && idle < 3) continue;
     while (Magazine* bundle = d.bundles.pop()) {
       bundle->forget_stack_link();
-      take_out(bin_id(i), objects_in(bundle));
+      depot_count(-bundle_bytes(bin_id(i), bundle));
       drained += drain(bin_id(i), bundle, "free");
     }
   }

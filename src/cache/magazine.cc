@@ -25,7 +25,7 @@ void Magazine::set_capacity(unsigned capacity) {
 void Magazine::take_from(Magazine* from, unsigned n) {
   Slot* const source = from->top();
   Slot* const target = top() - n;
-  for (unsigned i = 0; i < n; ++i) target[i] = source[i];
+  __builtin_memcpy(target, source, n * sizeof(Slot));
   from->park(source + n);
   park(target);
 }
@@ -33,7 +33,7 @@ void Magazine::take_from(Magazine* from, unsigned n) {
 void Magazine::give_to(Magazine* to, unsigned n) {
   Slot* const source = top();
   to->format(n);
-  for (unsigned i = 0; i < n; ++i) *to->slot(i) = source[i];
+  __builtin_memcpy(to->slot(0), source, n * sizeof(Slot));
   to->park(to->slot(0));
   park(source + n);
 }

@@ -1,5 +1,5 @@
-// refill:    spare -> CPU cache -> depot -> folios
-// overflow:  spare -> CPU cache -> depot -> folios
+// refill:    CPU cache -> depot -> folios
+// overflow:  CPU cache -> depot -> folios
 #include "cache/thread_cache.h"
 
 #include "cache/cpu_cache.h"
@@ -32,7 +32,6 @@ alignas(64) constinit Atomic<int64_t> pool_claimed{0};
 
 constexpr int64_t kClaimBytes = 64 * 1024;
 constexpr unsigned kSweepCalls = 1024;
-constexpr unsigned kSpareLeast = kWholeLeast;  // a smaller magazine grows instead of having a spare
 constexpr unsigned kEmptiesMost = kEmptyBatch + kEmptyBatch / 2;
 
 // ---- Empty magazines ----
@@ -44,7 +43,6 @@ Magazine* get_empty(ThreadCache& c) {
     if (c.empties == nullptr) return nullptr;
   }
   Magazine* magazine = c.empties;
-  magazine->prefetch();
   c.empties = magazine->next();
   --c.empty_count;
   if (c.empties != nullptr) c.empties->prefetch();
@@ -68,10 +66,7 @@ void put_empty(ThreadCache& c, Magazine* magazine) {
 
 // ---- Capacity ----
 
-// What a capacity may keep in memory: the magazine in use, and from kSpareLeast on a spare.
-int64_t charge(BinId bin, unsigned capacity) {
-  return int64_t{info_of(bin).size} * capacity * (capacity >= kSpareLeast ? 2 : 1);
-}
+int64_t charge(BinId bin, unsigned capacity) { return int64_t{info_of(bin).size} * capacity; }
 
 bool claim(ThreadCache& c, int64_t bytes) {
   while (c.budget < bytes) {
@@ -141,16 +136,6 @@ void return_claims(ThreadCache& c, int64_t keep) {
 
 // ---- Magazines in use ----
 
-Magazine* take_spare(BinCache& b) {
-  if (b.spare.load(order::relaxed) == nullptr) return nullptr;  // relaxed: a glance
-  // [spare] acquire: pairs with set_spare; the decay clock may have been first.
-  return b.spare.exchange(nullptr, order::acquire);
-}
-
-void set_spare(BinCache& b, Magazine* magazine) {
-  b.spare.store(magazine, order::release);  // [spare] release: publishes its slots to the decay clock's take_spare
-}
-
 void install(BinId bin, Magazine* magazine) {
   magazine->prefetch();
   thread_tops.top[index(bin)] = magazine->top();
@@ -189,7 +174,6 @@ void sweep_bin(ThreadCache& c, BinId bin) {
     b.calls = 0;
     return;
   }
-  if (Magazine* spare = take_spare(b)) hand_on(c, bin, spare, "free");
   shrink(c, bin, b.capacity / 2 < 2 ? 0 : b.capacity / 2);
   Slot* const top = thread_tops.top[index(bin)];
   if (closed(top)) return;
@@ -262,12 +246,19 @@ void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
   give_objects(bin, &object, 1, function);
 }
 
+// One that holds less than the bin may hold gets the room for it: for what is freed.
+void make_room(ThreadCache& c, BinId bin, Magazine* magazine) {
+  const BinCache& b = c.bins[index(bin)];
+  if (magazine->count() < b.capacity) magazine->set_capacity(b.capacity);
+}
+
 // Fills an empty magazine (null: there is no memory for one) from the folios; pops one. A look at the folios costs more
 // than a thread with little room could use up: what it has no room for goes to the CPU cache, untouched.
-void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned capacity, bool* zero) {
+void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* zero) {
   if (magazine == nullptr) return take_one(bin, zero);
-  Magazine* const small = capacity < kSpareLeast ? get_empty(c) : nullptr;
-  const unsigned got = take_objects(bin, magazine->slot(0), small != nullptr ? info_of(bin).magazine_most : capacity);
+  const BinInfo& info = info_of(bin);
+  Magazine* const small = want < kWholeLeast ? get_empty(c) : nullptr;
+  const unsigned got = take_objects(bin, magazine->slot(0), small != nullptr ? info.magazine_most : want, zero);
   if (got == 0) {
     put_empty(c, magazine);
     if (small != nullptr) put_empty(c, small);
@@ -275,13 +266,14 @@ void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned capacity, boo
   }
   magazine->format(got);
   magazine->park(magazine->slot(0));
-  if (small != nullptr && got > capacity) {
-    magazine->give_to(small, capacity);
+  if (small != nullptr && got > want) {
+    magazine->give_to(small, want);
     hand_on(c, bin, magazine, "malloc");
     magazine = small;
   } else if (small != nullptr) {
     put_empty(c, small);
   }
+  make_room(c, bin, magazine);
   install(bin, magazine);
   return pop(bin);
 }
@@ -319,21 +311,21 @@ ThreadCache* thread_cache() {
   return cache;
 }
 
+// Where mallocs and frees take turns around a full or an empty magazine, each few of them would come here. So the
+// first overflow after a refill, and the first refill after an overflow, move half a magazine only.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   BinCache& b = cache->bins[index(bin)];
   slow_call(*cache);
-  Magazine* magazine = take_spare(b);
-  if (magazine == nullptr) {
-    grow(*cache, bin);
-    if (b.capacity == 0) return get_one(*cache, bin, zero);
-  }
+  grow(*cache, bin);
+  if (b.capacity == 0) return get_one(*cache, bin, zero);
+  const unsigned want = b.ran_over && b.capacity > 1 ? b.capacity / 2 : b.capacity;
+  b.ran_over = false;
   Magazine* empty = detach(bin);
-  if (empty == nullptr && magazine == nullptr) empty = get_empty(*cache);
-  if (magazine == nullptr && empty != nullptr) magazine = cpu_cache_get(bin, b.capacity, empty);
-  if (magazine == nullptr) return fill(*cache, bin, empty, b.capacity, zero);
-  if (empty != nullptr && empty != magazine) put_empty(*cache, empty);
-  // One that holds less than its room would let frees fill that room, whatever the budget says.
-  if (b.capacity < kSpareLeast && magazine->count() <= b.capacity) magazine->set_capacity(b.capacity);
+  if (empty == nullptr) empty = get_empty(*cache);
+  Magazine* const magazine = empty != nullptr ? cpu_cache_get(bin, want, empty) : nullptr;
+  if (magazine == nullptr) return fill(*cache, bin, empty, want, zero);
+  if (empty != magazine) put_empty(*cache, empty);
+  make_room(*cache, bin, magazine);
   install(bin, magazine);
   return pop(bin);
 }
@@ -344,24 +336,26 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   Slot*& top = thread_tops.top[index(bin)];
   grow(*cache, bin);
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
-  if (Magazine* full = detach(bin)) {
-    screen(bin, full, function);
-    if (full->count() == 0) {
-      put_empty(*cache, full);
-      full = nullptr;
-    }
-    // Where there is a spare already, the newer one is handed on: its objects are warmer, and a look is no exchange.
-    // relaxed: only this thread sets it
-    if (full != nullptr && b.capacity >= kSpareLeast && b.spare.load(order::relaxed) == nullptr) {
-      set_spare(b, full);
-      full = nullptr;
-    }
+  const bool turned = !b.ran_over;
+  b.ran_over = true;
+  Magazine* const full = detach(bin);
+  Magazine* const empty = get_empty(*cache);
+  if (full != nullptr) screen(bin, full, function);
+  if (empty == nullptr) {
     if (full != nullptr) hand_on(*cache, bin, full, function);
+    return give_objects(bin, &object, 1, function);
   }
-  Magazine* empty = get_empty(*cache);
-  if (empty == nullptr) return give_objects(bin, &object, 1, function);
+  Slot* slot = empty->format(kMagazineObjects);
+  empty->park(slot);
+  if (full != nullptr && turned && full->count() >= 2) empty->take_from(full, full->count() / 2);
+  empty->set_capacity(b.capacity);
+  if (full != nullptr && full->count() != 0) {
+    hand_on(*cache, bin, full, function);
+  } else if (full != nullptr) {
+    put_empty(*cache, full);
+  }
   // The object first, then the top that shows it: a fork in between must not find what the slot held before.
-  Slot* const slot = empty->format(b.capacity) - 1;
+  slot = empty->top() - 1;
   *slot = object;
   asm volatile("" : : : "memory");
   top = slot;
@@ -372,14 +366,12 @@ namespace {
 // What a cache holds of one bin, through `visit(magazine)`, parked and not empty.
 template <class Visit>
 void take_bin(ThreadCache& c, BinId bin, Visit&& visit) {
-  Magazine* const magazines[] = {take_spare(c.bins[index(bin)]), detach(bin)};
-  for (Magazine* magazine : magazines) {
-    if (magazine == nullptr) continue;
-    if (magazine->count() != 0) {
-      visit(magazine);
-    } else {
-      put_empty(c, magazine);
-    }
+  Magazine* const magazine = detach(bin);
+  if (magazine == nullptr) return;
+  if (magazine->count() != 0) {
+    visit(magazine);
+  } else {
+    put_empty(c, magazine);
   }
 }
 
@@ -412,22 +404,6 @@ void thread_cache_end(void* value) {
   idle_caches.push(cache);
 }
 
-unsigned thread_caches_take_idle_spares() {
-  unsigned taken = 0;
-  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
-    const uint32_t activity = c->activity.load(order::relaxed);           // relaxed: only whether it changed matters
-    const bool idle = activity == c->activity_seen.load(order::relaxed);  // relaxed: as above
-    c->activity_seen.store(activity, order::relaxed);                     // relaxed: as above
-    for (unsigned i = 1; idle && i < kBins; ++i) {
-      if (Magazine* spare = take_spare(c->bins[i])) {
-        magazine_drain(bin_id(i), spare, "free");
-        ++taken;
-      }
-    }
-  }
-  return taken;
-}
-
 namespace {
 
 // The tops of a thread, or all closed if they cannot be read: its TLS may be gone.
@@ -453,7 +429,6 @@ void thread_caches_after_fork() {
     c->empties = nullptr;
     c->empty_count = 0;
     for (unsigned i = 1; i < kBins; ++i) {
-      if (Magazine* spare = take_spare(c->bins[i])) hand_on(*c, bin_id(i), spare, "free");
       shrink(*c, bin_id(i), 0);
       c->bins[i].calls = 0;
       // Wherever its thread was in a malloc or free, the top is a valid one; at most the object in flight is lost.
@@ -476,10 +451,6 @@ ThreadCache* thread_caches_first() {
 
 uint64_t thread_cache_objects(ThreadCache* cache, BinId bin) {
   uint64_t objects = 0;
-  // The spare may be taken and reused while it is counted: the count is then wrong, never unsafe.
-  if (Magazine* spare = cache->bins[index(bin)].spare.load(order::acquire)) {  // [spare] acquire: pairs with set_spare
-    objects += spare->count();
-  }
   const ThreadTops tops = peek_tops(*cache);
   Slot* const top = tops.top[index(bin)];
   if (!closed(top)) {

@@ -1,4 +1,4 @@
-// Thread caches: for each thread and bin, the magazine in use, a spare one, and how many objects they may hold.
+// Thread caches: for each thread and bin, the magazine in use, and how many objects it may hold.
 //
 // The fast path needs only `tops`: for each bin a pointer to the top slot of the magazine in use. A top that points at
 // the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every call on it
@@ -9,8 +9,12 @@
 // claims from a pool that all share (thread_cache_pool). A bin of capacity 0 is not cached: its objects come one by one
 // from the CPU cache and go there, or, if they are too large for that, from and to the folios.
 //
-// Who may touch it: the thread; the spares also the decay clock, which takes them from a thread that idles (one
-// exchange); `next_all` and `tops` everybody, reading. Caches of ended threads are reused, never unmapped.
+// Rejected: a second, full magazine beside the one in use, so that mallocs and frees by turns do not reach the CPU
+// cache. Half of the one in use moves instead, where they turn: Larson's server 25 % faster, random lifetimes 20 %,
+// in less memory.
+//
+// Who may touch it: the thread; `next_all` and `tops` everybody, reading. Caches of ended threads are reused, never
+// unmapped.
 #pragma once
 
 #include <stddef.h>
@@ -60,9 +64,9 @@ struct ChooseTop<false> {
 using Top = ChooseTop<arch::ThreadTop::kHas>::Type;
 
 struct BinCache {
-  Atomic<Magazine*> spare;  // waiting, not empty; or null
   uint8_t capacity;
   uint8_t calls;  // times it ran over or dry since the last sweep, at most 255
+  bool ran_over;  // the last of them
 };
 
 struct ThreadCache {
@@ -70,7 +74,6 @@ struct ThreadCache {
   ThreadCache* next_all;           // every cache ever made
   Atomic<ThreadTops*> tops;        // of its thread; null while it has none
   Atomic<uint32_t> activity;       // slow calls; written by the thread
-  Atomic<uint32_t> activity_seen;  // by the decay clock
   uint32_t calls_to_sweep;
   bool budget_used_up;  // no capacity grows until the next sweep
   int64_t budget;       // bytes that capacities may still grow by
@@ -96,9 +99,6 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 // Gives all that the calling thread caches back to the folios, or, when it ends, hands it on whole.
 void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_end(void* cache);
-
-// The decay clock: takes the spares of threads that have not been here since the last call. Returns how many.
-unsigned thread_caches_take_idle_spares();
 
 // In the child of a fork: hands on what the threads that are gone had cached.
 void thread_caches_after_fork();

@@ -45,8 +45,7 @@ bool tick(size_t most_bytes) {
     next_tick.store(os::now_ms(), order::relaxed);  // relaxed: a time; the rest of this tick is due at once
     return true;
   }
-  unsigned drained = cpu_caches_trim(false) + depot_trim(false);
-  drained += thread_caches_take_idle_spares();
+  const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
   age_bins();
   return purged != 0 || drained != 0;
 }

@@ -1,4 +1,4 @@
-// release_slow -> thread_cache_overflow (spare, CPU cache, depot, folios)
+// release_slow -> thread_cache_overflow (CPU cache, depot, folios)
 //              -> give_objects, for a thread without a cache
 //              -> huge_free
 //              -> a report, for what is not the start of a live object

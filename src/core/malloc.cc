@@ -1,5 +1,5 @@
 // allocate_medium -> pop_object, or
-// allocate_slow   -> allocate_in_bin -> thread_cache_refill (spare, CPU cache, depot, folios)
+// allocate_slow   -> allocate_in_bin -> thread_cache_refill (CPU cache, depot, folios)
 //                                    -> larger bins that have room, when there is no address space for a chunk
 //                 -> huge_alloc, above 1 MiB
 #include "core/malloc.h"

@@ -21,11 +21,10 @@ struct Layout {
   uint32_t huge_bytes, huge_base_offset, huge_reserved_offset, huge_usable_offset, huge_touched_offset,
       huge_state_offset;
   uint32_t magazine_bytes, magazine_header_offset;
-  uint32_t thread_cache_bytes, thread_cache_next_offset, thread_cache_tops_offset, thread_cache_bins_offset,
-      bin_cache_bytes;
+  uint32_t thread_cache_bytes, thread_cache_next_offset, thread_cache_tops_offset;
   uint32_t cpu_cache_count, cpu_cache_lists_offset, cpu_list_bytes, cpu_list_objects_offset, depot_bin_bytes;
   uint32_t bin_info_size_offset, bin_info_objects_offset, bin_info_folios_offset, bin_info_has_offset_offset;
-  uint32_t bin_info_tracks_objects_offset, bin_cache_spare_offset, magazine_link_offset, stack_tag_bits;
+  uint32_t bin_info_tracks_objects_offset, magazine_link_offset, stack_tag_bits;
   uint32_t resident_offset, dirty_offset, purged_offset, purge_calls_offset;
 };
 

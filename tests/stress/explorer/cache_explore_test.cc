@@ -1,4 +1,4 @@
-// Magazines on their way: thread caches, their spares, the CPU cache's section, the depot, and the end of a thread.
+// Magazines on their way: thread caches, the CPU cache's section, the depot, and the end of a thread.
 //
 // Afterwards every object of the bin is the program's, in a magazine that somebody can reach, or free: takes = held +
 // what draining all caches gives back, and no object twice.
@@ -89,7 +89,6 @@ class CacheScenario {
   void thread(Body body) { plan_.threads.push_back(std::move(body)); }
   // What has been prepared is what every execution starts with.
   void ready() {
-    thread_caches_take_idle_spares();  // the clock has seen how busy they were
     for (unsigned i = 0; i < threads_; ++i) saved_[i] = program[i];
     world_.save();
   }
@@ -122,8 +121,6 @@ class CacheScenario {
         ++missing;
       }
     }
-    thread_caches_take_idle_spares();
-    thread_caches_take_idle_spares();
     depot_trim(true);
     cpu_caches_trim(true);
     std::sort(held.begin(), held.end());
@@ -233,13 +230,13 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
 
 // ---- Threads ----
 
-// A thread with a full magazine in use and, if asked, a full spare.
+// A thread with a full magazine in use.
 void fill_cache(CacheScenario& s, unsigned i) {
   s.machine.prepare(i, [&] {
     Program& p = s.program[i];
     ThreadCache* const cache = thread_cache();
-    BinCache& b = cache->bins[index(s.bin)];
-    while (b.spare.load(order::relaxed) == nullptr ||
+    const BinCache& b = cache->bins[index(s.bin)];
+    while (b.capacity != kMagazineObjects ||
            reinterpret_cast<uintptr_t>(thread_tops.top[index(s.bin)]) % kMagazineBytes != 0) {
       if (p.count < 4 * kMagazineObjects) p.allocate(s.bin, 8 * kMagazineObjects);
       p.release(s.bin, 1);
@@ -254,29 +251,6 @@ TEST(ExploreCache, OverflowAgainstRefill) {
   s.thread([&s] { s.program[0].release(s.bin, 1); });
   s.thread([&s] { s.program[1].allocate(s.bin, 130); });
   s.expect_sound("overflow, refill", {.executions = 20000, .random = 2000});
-}
-
-TEST(ExploreCache, SpareStealing) {
-  CacheScenario s(3);
-  fill_cache(s, 0);
-  s.thread([&s] {
-    s.program[0].release(s.bin, 1);  // over: the spare moves on
-    s.program[0].allocate(s.bin, 1);
-    s.program[0].allocate(s.bin, 63);  // dry: the spare is taken
-  });
-  for (unsigned i = 1; i < 3; ++i) {
-    s.thread([] { thread_caches_take_idle_spares(); });
-  }
-  s.expect_sound("overflow and refill, two clocks steal spares", {.executions = 20000, .random = 2000});
-}
-
-TEST(ExploreCache, ThreadEndAgainstStealing) {
-  CacheScenario s(3);
-  fill_cache(s, 0);
-  s.thread([] { thread_cache_end(thread_state.cache); });
-  s.thread([] { thread_caches_take_idle_spares(); });
-  s.thread([&s] { s.program[2].allocate(s.bin, 3); });  // a new thread, which may get the old one's cache
-  s.expect_sound("thread end, stealing, new thread", {.executions = 20000, .random = 2000});
 }
 
 TEST(ExploreCache, EndAndBirth) {
@@ -294,8 +268,8 @@ TEST(ExploreCache, EndAndBirth) {
 
 // ---- A thread vanishes ----
 
-// At most: two magazines of its own, one in its hand, and what the section that it stopped in guards.
-constexpr unsigned kOwn = 3 * kMagazineObjects;
+// At most: a magazine of its own, one in its hand, and what the section that it stopped in guards.
+constexpr unsigned kOwn = 2 * kMagazineObjects;
 
 TEST(Vanish, InOverflowAndRefill) {
   CacheScenario s(2);
@@ -308,17 +282,6 @@ TEST(Vanish, InOverflowAndRefill) {
   s.thread([&s] { s.program[1].allocate(s.bin, 130); });
   s.expect_little_lost("overflow, refill, with a thread that vanishes",
                        kOwn + (bundle_most(s.bin) + 1) * kMagazineObjects);
-}
-
-TEST(Vanish, InSpareStealing) {
-  CacheScenario s(2);
-  fill_cache(s, 0);
-  s.thread([&s] {
-    s.program[0].release(s.bin, 1);
-    s.program[0].allocate(s.bin, 64);
-  });
-  s.thread([] { thread_caches_take_idle_spares(); });
-  s.expect_little_lost("stealing, with a thread that vanishes", kOwn);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ class Reader {
     }
     return n;
   }
-  // Objects of a bin in the thread caches, in use and spare.
+  // Objects of a bin in the thread caches.
   uint64_t in_threads(unsigned bin) const {
     uint64_t n = 0;
     const auto* cache = copied<const char*>(layout_.thread_caches);
@@ -62,9 +62,6 @@ class Reader {
         const auto top = copied<uintptr_t>(tops, bin * sizeof(void*));
         n += count(top - top % layout_.magazine_bytes, top % layout_.magazine_bytes / sizeof(void*));
       }
-      const size_t bin_cache = layout_.thread_cache_bins_offset + size_t{bin} * layout_.bin_cache_bytes;
-      const auto spare = copied<uintptr_t>(cache, bin_cache + layout_.bin_cache_spare_offset);
-      if (spare != 0) n += count(spare, header(spare) % layout_.magazine_bytes);
       cache = copied<const char*>(cache, layout_.thread_cache_next_offset);
     }
     return n;
