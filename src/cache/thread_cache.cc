@@ -30,7 +30,7 @@ constinit TaggedStack<ThreadCache, 6> idle_caches;
 constinit Atomic<unsigned> threads{0};
 alignas(64) constinit Atomic<int64_t> pool_claimed{0};
 
-constexpr int64_t kClaimBytes = 64 * 1024;
+constexpr int64_t kClaimBytes = int64_t{64} << 10;
 constexpr unsigned kSweepCalls = 1024;
 constexpr unsigned kSpareLeast = kWholeLeast;  // a smaller magazine grows instead of having a spare
 constexpr unsigned kEmptiesMost = kEmptyBatch + kEmptyBatch / 2;

@@ -95,7 +95,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 
 // Gives all that the calling thread caches back to the folios, or, when it ends, hands it on whole.
 void thread_cache_drain(ThreadCache* cache, const char* function);
-void thread_cache_end(void* cache);
+void thread_cache_end(void* value);
 
 // The decay clock: takes the spares of threads that have not been here since the last call. Returns how many.
 unsigned thread_caches_take_idle_spares();
