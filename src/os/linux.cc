@@ -137,10 +137,12 @@ constexpr unsigned kRseqCpuId = 4, kRseqMmCid = 24;
 
 unsigned find_rseq_field() {
   unsigned field = kNoRseq;
+  const int before = errno;  // getauxval changes it where the kernel does not tell, and free must keep it
   if (&__rseq_size != nullptr && __rseq_size != 0) {
     // mm_cid (Linux 6.3): dense from 0 in a process that is limited to a few of many CPUs.
     field = getauxval(AT_RSEQ_FEATURE_SIZE) >= kRseqMmCid + 4 ? kRseqMmCid : kRseqCpuId;
   }
+  errno = before;
   rseq_field.store(field, order::relaxed);  // relaxed: every thread computes the same
   return field;
 }
