@@ -26,7 +26,7 @@ bool use_transactions() {
 CpuCache* make_cache(Atomic<CpuCache*>& entry) {
   auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
-  // [cpu-cache] acq_rel: publishes nothing but zeros; the loser of a race loses its 2 KiB.
+  // [cpu-cache] acq_rel: publishes nothing but zeros; the loser's copy of a race is lost.
   return fresh == nullptr || entry.compare_exchange(found, fresh, order::acq_rel) ? fresh : found;
 }
 
