@@ -61,7 +61,7 @@ FOLIO_EXPORT int malloc_trim(size_t) noexcept { return clock_collect("malloc_tri
 FOLIO_EXPORT int mallopt(int, int) noexcept { return 1; }
 
 // glibc's schema: one heap, its bins as sizes, totals.
-FOLIO_EXPORT int malloc_info(int options, FILE* stream) noexcept {
+FOLIO_EXPORT int malloc_info(int options, FILE* fp) noexcept {
   if (options != 0) {
     errno = EINVAL;
     return -1;
@@ -69,7 +69,7 @@ FOLIO_EXPORT int malloc_info(int options, FILE* stream) noexcept {
   const Totals t = totals();
   Text text;
   text << "<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n";
-  fwrite(text.data(), 1, text.length(), stream);
+  fwrite(text.data(), 1, text.length(), fp);
   for (unsigned i = 1; i < kBins; ++i) {
     const BinStats s = bin_stats(bin_id(i));
     const uint64_t size = info_of(bin_id(i)).size;
@@ -77,7 +77,7 @@ FOLIO_EXPORT int malloc_info(int options, FILE* stream) noexcept {
     text.clear();
     text << "  <size from=\"" << size << "\" to=\"" << size << "\" total=\"" << s.cached * size << "\" count=\""
          << s.cached << "\"/>\n";
-    fwrite(text.data(), 1, text.length(), stream);
+    fwrite(text.data(), 1, text.length(), fp);
   }
   const uint64_t rest = t.fragmented + t.dirty;
   text.clear();
@@ -87,12 +87,12 @@ FOLIO_EXPORT int malloc_info(int options, FILE* stream) noexcept {
        << t.reserved << "\"/>\n<aspace type=\"mprotect\" size=\"" << t.reserved << "\"/>\n</heap>\n";
   text << "<total type=\"fast\" count=\"0\" size=\"" << t.cached << "\"/>\n<total type=\"rest\" count=\"0\" size=\""
        << rest << "\"/>\n<total type=\"mmap\" count=\"0\" size=\"" << t.huge_live << "\"/>\n";
-  fwrite(text.data(), 1, text.length(), stream);
+  fwrite(text.data(), 1, text.length(), fp);
   text.clear();
   text << "<system type=\"current\" size=\"" << t.resident << "\"/>\n<system type=\"max\" size=\"" << t.reserved
        << "\"/>\n<aspace type=\"total\" size=\"" << t.reserved << "\"/>\n<aspace type=\"mprotect\" size=\""
        << t.reserved << "\"/>\n</malloc>\n";
-  fwrite(text.data(), 1, text.length(), stream);
+  fwrite(text.data(), 1, text.length(), fp);
   return 0;
 }
 #endif

@@ -26,7 +26,7 @@ bool use_transactions() {
 CpuCache* make_cache(Atomic<CpuCache*>& entry) {
   auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
-  // [cpu-cache] acq_rel: publishes nothing but zeros; the loser of a race loses its 2 KiB.
+  // [cpu-cache] acq_rel: publishes nothing but zeros; the loser's copy of a race is lost.
   return fresh == nullptr || entry.compare_exchange(found, fresh, order::acq_rel) ? fresh : found;
 }
 
@@ -91,13 +91,13 @@ Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into)
 }
 
 // *bytes: of the objects in the bundle.
-Magazine* remove_all(CpuCache& cache, BinId bin, uint64_t* bytes) {
+Magazine* remove_all(CpuCache& cache, BinId bin, int64_t* bytes) {
   CpuList& list = cache.lists[index(bin)];
   Magazine* bundle = list.top();
   if (bundle == nullptr) return nullptr;
   bundle->set_bundle_length(list.magazines);
-  *bytes = uint64_t{list.objects.load(order::relaxed)} * info_of(bin).size;  // relaxed: inside the section
-  cache.bytes -= *bytes;
+  *bytes = int64_t{list.objects.load(order::relaxed)} * info_of(bin).size;  // relaxed: inside the section
+  cache.bytes -= static_cast<uint64_t>(*bytes);
   list.clear();
   return bundle;
 }
@@ -119,7 +119,7 @@ Magazine* next_first(CpuCache& cache, BinId bin) { return cache.lists[index(bin)
 Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   CpuCache* cache = current_cache();
   Magazine* bundle = nullptr;
-  int64_t told = 0;
+  int64_t bytes = 0, told = 0;
   bool merged = false;
   const unsigned most = bundle_most(bin);
   const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
@@ -128,19 +128,18 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
     merged = merge(*cache, bin, magazine);
     if (!merged) add(*cache, bin, magazine);
     if (cache->lists[index(bin)].magazines <= most && cache->bytes <= budget) return;
-    uint64_t bytes = 0;
     bundle = remove_all(*cache, bin, &bytes);
-    told = note_to_depot(*cache, static_cast<int64_t>(bytes));
+    told = note_to_depot(*cache, bytes);
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
     magazine->set_next(nullptr);
     magazine->set_bundle_length(1);
     bundle = magazine;
-    told = bundle_bytes(bin, bundle);
+    told = bytes = bundle_bytes(bin, bundle);
   }
   if (told != 0) depot_count(told);
-  if (bundle != nullptr) depot_push(bin, bundle, function);
+  if (bundle != nullptr) depot_push(bin, bundle, bytes, function);
   return merged ? magazine : nullptr;
 }
 
@@ -189,9 +188,10 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
     }
   }
   if (rest != nullptr) {
-    if (!ran) told += bundle_bytes(bin, rest);
+    const int64_t bytes = bundle_bytes(bin, rest);
+    if (!ran) told += bytes;
     rest->set_bundle_length(length);
-    depot_push(bin, rest, "free");
+    depot_push(bin, rest, bytes, "free");
   }
   if (told != 0) depot_count(told);
   return magazine;
@@ -246,7 +246,7 @@ unsigned cpu_caches_trim(bool all) {
     if (cache == nullptr) continue;
     for (unsigned i = 1; i < kBins; ++i) {
       Magazine* bundle = nullptr;
-      uint64_t bytes = 0;
+      int64_t bytes = 0;
       cache->section.run(false, [&] {
         CpuList& list = cache->lists[i];
         if (list.top() == nullptr) return;

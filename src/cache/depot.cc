@@ -44,11 +44,11 @@ unsigned bundle_most(BinId bin) {
   return fit < 1 ? 1 : fit > kBundleMost ? kBundleMost : fit;
 }
 
-void depot_push(BinId bin, Magazine* bundle, const char* function) {
+void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function) {
   DepotBin& d = depot[index(bin)];
-  // Relaxed: a bound that concurrent pushes may pass.
-  if (!shared.load(order::relaxed) || held.load(order::relaxed) > options.depot << 10) {
-    depot_count(-bundle_bytes(bin, bundle));
+  // Relaxed: a bound that concurrent pushes may pass by a bundle each.
+  if (!shared.load(order::relaxed) || held.load(order::relaxed) + bytes > options.depot << 10) {
+    depot_count(-bytes);
     drain(bin, bundle, function);
     return;
   }

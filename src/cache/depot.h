@@ -25,9 +25,9 @@ struct alignas(64) DepotBin {
 };
 extern DepotBin depot[kBins];
 
-// Pushes a bundle (its length set), or drains it where the depot is full. Misuse found then is reported as of
-// `function`. The caller counts the bundle's bytes as gone in, also those that are drained.
-void depot_push(BinId bin, Magazine* bundle, const char* function);
+// Pushes a bundle (its length set) of `bytes` of objects, or drains it where the depot is full. Misuse found then is
+// reported as of `function`. The caller counts the bytes as gone in, also where they were drained.
+void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function);
 
 // From now on the process has several threads. Before that the depot, which passes objects between them, takes nothing
 // in: scattered objects that wait in it would keep pages from being purged.

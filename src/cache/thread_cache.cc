@@ -30,7 +30,7 @@ constinit TaggedStack<ThreadCache, 6> idle_caches;
 constinit Atomic<unsigned> threads{0};
 alignas(64) constinit Atomic<int64_t> pool_claimed{0};
 
-constexpr int64_t kClaimBytes = 64 * 1024;
+constexpr int64_t kClaimBytes = int64_t{64} << 10;
 constexpr unsigned kSweepCalls = 1024;
 constexpr unsigned kEmptiesMost = kEmptyBatch + kEmptyBatch / 2;
 
@@ -246,10 +246,10 @@ void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
   give_objects(bin, &object, 1, function);
 }
 
-// One that holds less than the bin may hold gets the room for it: for what is freed.
+// One that does not hold more than the bin may hold gets room for that, and no more: for what is freed.
 void make_room(ThreadCache& c, BinId bin, Magazine* magazine) {
   const BinCache& b = c.bins[index(bin)];
-  if (magazine->count() < b.capacity) magazine->set_capacity(b.capacity);
+  if (magazine->count() <= b.capacity) magazine->set_capacity(b.capacity);
 }
 
 // Fills an empty magazine (null: there is no memory for one) from the folios; pops one. A look at the folios costs more

@@ -98,7 +98,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 
 // Gives all that the calling thread caches back to the folios, or, when it ends, hands it on whole.
 void thread_cache_drain(ThreadCache* cache, const char* function);
-void thread_cache_end(void* cache);
+void thread_cache_end(void* value);
 
 // In the child of a fork: hands on what the threads that are gone had cached.
 void thread_caches_after_fork();

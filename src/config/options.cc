@@ -135,6 +135,7 @@ void parse_one(Piece key, Piece value, bool has_value, Options& into, Complain* 
     line.put(key.text, key.length) << "\"; did you mean \"" << nearest(key).name << "\"?";
     return finish(line, complain);
   }
+  into.*row->field = Options{}.*row->field;  // after a mistake the default holds, whatever stood before
   if (!has_value) {
     Text line;
     line << "folio: FOLIO_OPTIONS: \"" << row->name << "\" has no value; write " << row->name << ":VALUE";

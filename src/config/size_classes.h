@@ -62,7 +62,7 @@ inline constexpr unsigned kCodes = kBins + 2;
 
 inline constexpr size_t kSmallTableMost = 1024;                                   // one byte of table a size
 inline constexpr size_t kMediumMost = sizes::kSmallAndMedium[kFirstAligned - 2];  // 16448
-inline constexpr size_t kLargeOffsetMost = 63 * 64;                               // the cache-line offset
+inline constexpr size_t kLargeOffsetMost = size_t{63} * 64;                       // the cache-line offset
 inline constexpr size_t kObjectMost = size_t{1} << 20;                            // above it, huge
 
 // Division of an offset in a chunk by the object size: one multiplication, one shift. With x < 2^21 and d <= 2^20,

@@ -4,9 +4,9 @@
 //                                 and depot of what three ticks did not touch
 //   bound                         free resident memory over dirty_excess() goes at once, in steps
 //
-// Who runs it: the housekeeper, a thread that exists only while several threads do and there is something to give back;
-// else, and if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes. Whoever
-// moves the time of the next tick forward runs that tick; nobody waits.
+// Who runs it: the housekeeper, a thread that starts once there are several threads and something to give back, and
+// stays; else, and if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes.
+// Whoever moves the time of the next tick forward runs that tick; nobody waits.
 #pragma once
 
 #include <stddef.h>

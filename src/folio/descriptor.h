@@ -8,11 +8,10 @@
 // Zero-filled it is a valid, entirely free chunk with no page resident, so opening one writes only the header.
 //
 //   occupancy[i]   bit j: object 64 i + j is taken (by the program or a cache). The truth; everything else is a hint.
-//   nearly, partly bit i: folio i may be nearly or partly full. not_empty is stored the other way round: bit i clear:
-//   folio
-//                  i may be empty.
-//   resident       which purge units (or objects) may have resident pages. aged: which of these were free at the last
-//                  tick.
+//   nearly, partly bit i: folio i may be nearly or partly full.
+//   not_empty      the other way round: bit i clear: folio i may be empty.
+//   resident       which purge units (or objects) may have resident pages.
+//   aged           which of these were free at the last tick.
 //
 // Who may touch it: the header is written once, before the chunk is published; words are changed by anybody, by single
 // atomic instructions, under the protocols of bin.h and purge.h.

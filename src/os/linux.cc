@@ -18,8 +18,6 @@
 #include "config/size_classes.h"
 #include "os/os.h"
 
-extern char** environ;
-
 // glibc 2.35 and newer registers an rseq area for each thread; others have no such symbols.
 extern "C" {
 [[gnu::weak]] extern const ptrdiff_t __rseq_offset;
@@ -51,16 +49,16 @@ void* map(size_t bytes) {
 }
 
 // Zero until asked; every thread that asks computes the same.
-constinit Atomic<size_t> page_bytes_{0};
+constinit Atomic<size_t> known_page_bytes{0};
 
 }  // namespace
 
 size_t page_bytes() {
-  size_t bytes = page_bytes_.load(order::relaxed);  // relaxed: one value only, and nothing hangs on it
+  size_t bytes = known_page_bytes.load(order::relaxed);  // relaxed: one value only, and nothing hangs on it
   if (bytes == 0) {
     bytes = getauxval(AT_PAGESZ);
     if (bytes < kPageBytesLeast) bytes = kPageBytesLeast;
-    page_bytes_.store(bytes, order::relaxed);  // relaxed: as above
+    known_page_bytes.store(bytes, order::relaxed);  // relaxed: as above
   }
   return bytes;
 }
@@ -139,10 +137,12 @@ constexpr unsigned kRseqCpuId = 4, kRseqMmCid = 24;
 
 unsigned find_rseq_field() {
   unsigned field = kNoRseq;
+  const int before = errno;  // getauxval changes it where the kernel does not tell, and free must keep it
   if (&__rseq_size != nullptr && __rseq_size != 0) {
     // mm_cid (Linux 6.3): dense from 0 in a process that is limited to a few of many CPUs.
     field = getauxval(AT_RSEQ_FEATURE_SIZE) >= kRseqMmCid + 4 ? kRseqMmCid : kRseqCpuId;
   }
+  errno = before;
   rseq_field.store(field, order::relaxed);  // relaxed: every thread computes the same
   return field;
 }
@@ -195,7 +195,7 @@ bool start_thread(void (*main)(void*), void* argument) {
   if (pthread_attr_init(&attributes) != 0) return false;
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   // room for a program's large static TLS, which glibc takes from it
-  pthread_attr_setstacksize(&attributes, 256 * 1024);
+  pthread_attr_setstacksize(&attributes, size_t{256} << 10);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,7 +1,8 @@
 // The contract with the operating system: all that Folio asks of it. The build picks one implementation (linux.cc).
 //
-// No function allocates, takes a lock of this process, or changes errno; a failure is a returned null, false or 0.
-// Thread-safe, and safe in a signal handler, except where said.
+// No function allocates, takes a lock of this process, or changes errno, but for those that ask the threads library:
+// start_thread, at_thread_end, at_fork_in_child. A failure is a returned null, false or 0. Thread-safe, and but for
+// these three safe in a signal handler.
 #pragma once
 
 #include <stddef.h>

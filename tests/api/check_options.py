@@ -82,6 +82,11 @@ class Mistakes(unittest.TestCase):
         self.assertEqual(found, [f"folio: FOLIO_OPTIONS: {line}" for line in lines])
         self.assertEqual(values, {"decay": decay, "errors": 0})
 
+    def test_after_a_good_value(self) -> None:
+        """What stood before the mistake does not hold either."""
+        self.check("decay:5,decay:-1", SMALLEST_DECAY_ERROR)
+        self.check("decay:5,decay", f'"decay" has no value; write decay:VALUE {SEE}')
+
     def test_unknown_key(self) -> None:
         """The nearest key is named."""
         self.check("decai:5", f'unknown option "decai"; did you mean "decay"? {SEE}')

@@ -197,7 +197,7 @@ TEST(ExploreCache, GetFromDepot) {
     Magazine* bundle = make_magazine(s.bin, 62);
     bundle->set_next(make_magazine(s.bin, 50));
     bundle->set_bundle_length(2);
-    depot_push(s.bin, bundle, "explorer");
+    depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
   }
   for (unsigned i = 0; i < 2; ++i) {
     s.thread([&s, i] {
@@ -215,7 +215,7 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
   cpu_cache_put(s.bin, make_magazine(s.bin, 62), "explorer");
   Magazine* const bundle = make_magazine(s.bin, 62);
   bundle->set_bundle_length(1);
-  depot_push(s.bin, bundle, "explorer");
+  depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
   Magazine* const magazine = make_magazine(s.bin, 20);
   s.thread([] {
     cpu_caches_trim(true);

@@ -162,7 +162,8 @@ TEST_F(CpuCacheTest, GettingKeepsToTheBudgetToo) {
     const unsigned most = info_of(each).magazine_most;
     if (most < 2) continue;
     used.push_back(each);
-    depot_push(each, bundle_of(each, bundle_most(each), most), "test");
+    Magazine* const bundle = bundle_of(each, bundle_most(each), most);
+    depot_push(each, bundle, bundle_bytes(each, bundle), "test");
   }
   for (const BinId each : used) {
     Magazine* const magazine = cpu_cache_get(each, kWhole, nullptr);

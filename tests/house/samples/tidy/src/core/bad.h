@@ -1,0 +1,6 @@
+#pragma once
+
+#define bad_macro 1
+struct in_header {
+  int Member;
+};
