@@ -42,11 +42,15 @@ long call(long n, A... a) {
 
 bool failed(long result) { return result < 0 && result > -4096; }
 
-void* map(size_t bytes) {
-  const long at =
-      call(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+// Anywhere, or in place of what is at `fixed`.
+void* map(size_t bytes, void* fixed = nullptr) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (fixed != nullptr ? MAP_FIXED : 0);
+  const long at = call(SYS_mmap, fixed, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
   return failed(at) ? nullptr : reinterpret_cast<void*>(at);
 }
+
+// Where huge pages are "always" on, the first touch of a sparse chunk would cost 2 MiB.
+void refuse_huge_pages(void* address, size_t bytes) { call(SYS_madvise, address, bytes, MADV_NOHUGEPAGE); }
 
 // Zero until asked; every thread that asks computes the same.
 constinit Atomic<size_t> known_page_bytes{0};
@@ -76,8 +80,7 @@ void* reserve(size_t bytes, size_t alignment) {
     unreserve(aligned, bytes);
     return nullptr;
   }
-  // Where huge pages are "always" on, the first touch of a sparse chunk would cost 2 MiB.
-  call(SYS_madvise, aligned, bytes, MADV_NOHUGEPAGE);
+  refuse_huge_pages(aligned, bytes);
   return aligned;
 }
 
@@ -92,7 +95,14 @@ namespace {
 
 bool move_range(char* from, char* to, size_t bytes) {
   // MREMAP_DONTUNMAP (Linux 5.7) leaves `from` mapped and empty, so no other thread's mmap can land there.
-  return !failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to));
+  if (failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to))) return false;
+  // qemu-user does so too, but takes `from` for unmapped: it ignores purges of it without a word, and faults where
+  // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again.
+  unsigned char residency;
+  if (call(SYS_mincore, from, page_bytes(), &residency) == -ENOMEM && map(bytes, from) != nullptr) {
+    refuse_huge_pages(from, bytes);
+  }
+  return true;
 }
 
 bool is_mapped(char* address, size_t bytes) {

@@ -13,6 +13,7 @@
 
 #include "config/options.h"
 #include "config/size_classes.h"
+#include "os/os.h"
 #include "space/pages.h"
 
 #if defined(__has_feature)
@@ -58,6 +59,15 @@ inline std::vector<folio::BinId> all_bins() {
 // locked.
 inline bool lock_page(void* address) { return syscall(SYS_mlock, address, size_t{1}) == 0; }
 inline void unlock_page(void* address) { syscall(SYS_munlock, address, size_t{1}); }
+
+// Whether this process may read itself through the kernel. Not under qemu-user, which lacks the call, nor under some
+// filters.
+inline bool can_peek() {
+  const char from = 1;
+  char to = 0;
+  return folio::os::peek(&to, &from, 1);
+}
+inline constexpr const char* kCannotPeek = "no process_vm_readv here";
 
 // Options as they were, after a test has changed them.
 class SavedOptions {

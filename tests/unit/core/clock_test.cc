@@ -1,6 +1,8 @@
 #include "core/clock.h"
 
 #include <dirent.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -27,9 +29,21 @@ unsigned threads_of_process() {
   return n;
 }
 
+// Runs body() on a thread and waits until it is no longer counted either: for a moment after join() it still is.
+template <class Body>
+void on_a_thread(Body&& body) {
+  pid_t id = 0;
+  std::thread([&] {
+    id = static_cast<pid_t>(syscall(SYS_gettid));
+    body();
+  }).join();
+  const std::string entry = "/proc/self/task/" + std::to_string(id);
+  while (access(entry.c_str(), F_OK) == 0) os::sleep_ms(1);
+}
+
 // The same before a test; a sanitizer starts a thread of its own beside the first one.
 unsigned threads_before() {
-  std::thread([] {}).join();
+  on_a_thread([] {});
   return threads_of_process();
 }
 
@@ -183,7 +197,7 @@ TEST_F(Clock, OffMeansNoHousekeeper) {
   options.decay = 20;
   options.housekeeper = kHousekeeperOff;
   const unsigned threads = threads_before();
-  std::thread([] { burst(100 * kKiB, 16 * kMiB); }).join();
+  on_a_thread([] { burst(100 * kKiB, 16 * kMiB); });
   slow_calls(64);
   EXPECT_EQ(threads_of_process(), threads);
 }

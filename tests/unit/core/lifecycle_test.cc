@@ -33,8 +33,8 @@ TEST(Lifecycle, OptionsComeFromTheEnvironment) {
   }
   setenv("FOLIO_TEST_INNER", "1", 1);
   setenv("FOLIO_OPTIONS", "decay:77,errors:warn,decai:3", 1);
-  const std::string command =
-      testing::internal::GetArgvs()[0] + " --gtest_filter=Lifecycle.OptionsComeFromTheEnvironment 2>&1 >/dev/null";
+  const std::string self = FOLIO_TEST_EMULATOR " " + testing::internal::GetArgvs()[0];
+  const std::string command = self + " --gtest_filter=Lifecycle.OptionsComeFromTheEnvironment 2>&1 >/dev/null";
   FILE* const told = popen(command.c_str(), "r");
   unsetenv("FOLIO_TEST_INNER");
   unsetenv("FOLIO_OPTIONS");
