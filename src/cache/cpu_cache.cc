@@ -103,11 +103,12 @@ Magazine* remove_all(CpuCache& cache, BinId bin, int64_t* bytes) {
 }
 
 // Returns what is to be told to the depot now, or 0.
-int64_t note_to_depot(CpuCache& cache, int64_t bytes) {
-  cache.to_depot += bytes;
-  if (cache.to_depot < kAccountStep && cache.to_depot > -kAccountStep) return 0;
-  const int64_t told = cache.to_depot;
-  cache.to_depot = 0;
+int64_t note_to_depot(CpuCache& cache, BinId bin, int64_t bytes) {
+  int64_t& noted = cache.to_depot[depot_small(bin)];
+  noted += bytes;
+  if (noted < kAccountStep && noted > -kAccountStep) return 0;
+  const int64_t told = noted;
+  noted = 0;
   return told;
 }
 
@@ -129,7 +130,7 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
     if (!merged) add(*cache, bin, magazine);
     if (cache->lists[index(bin)].magazines <= most && cache->bytes <= budget) return;
     bundle = remove_all(*cache, bin, &bytes);
-    told = note_to_depot(*cache, bytes);
+    told = note_to_depot(*cache, bin, bytes);
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
@@ -138,8 +139,8 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
     bundle = magazine;
     told = bytes = bundle_bytes(bin, bundle);
   }
-  if (told != 0) depot_count(told);
   if (bundle != nullptr) depot_push(bin, bundle, bytes, function);
+  if (told != 0) depot_count(depot_small(bin), told);
   return merged ? magazine : nullptr;
 }
 
@@ -171,7 +172,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
       rest = next;
       --length;
     } while (rest != nullptr && cache->bytes <= budget);
-    told = note_to_depot(*cache, -static_cast<int64_t>(cache->bytes - before));
+    told = note_to_depot(*cache, bin, -static_cast<int64_t>(cache->bytes - before));
     magazine = remove_some(*cache, bin, want, into);
   });
   if (!ran) {
@@ -193,7 +194,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
     rest->set_bundle_length(length);
     depot_push(bin, rest, bytes, "free");
   }
-  if (told != 0) depot_count(told);
+  if (told != 0) depot_count(depot_small(bin), told);
   return magazine;
 }
 
@@ -250,7 +251,7 @@ unsigned cpu_caches_trim(bool all) {
       cache->section.run(false, [&] {
         CpuList& list = cache->lists[i];
         if (list.top() == nullptr) return;
-        if (all || ++list.idle >= 3) bundle = remove_all(*cache, bin_id(i), &bytes);
+        if (all || ++list.idle >= 2) bundle = remove_all(*cache, bin_id(i), &bytes);
       });
       for (Magazine* next = nullptr; bundle != nullptr; bundle = next) {
         next = bundle->next();
@@ -268,7 +269,7 @@ void cpu_caches_after_fork() {
     if (cache == nullptr || !cache->section.held()) continue;
     // Its lists may be half changed. Losing what they hold, at most the budget, beats mending what cannot be checked.
     cache->bytes = 0;
-    cache->to_depot = 0;
+    cache->to_depot[0] = cache->to_depot[1] = 0;
     for (CpuList& list : cache->lists) list.clear();
     cache->section.forget_holder();
   }

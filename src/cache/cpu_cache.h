@@ -37,7 +37,7 @@ struct alignas(64) CpuCache {
   TrySection section;
   Atomic<uint64_t> busy;       // tries that found the section held: written outside it
   alignas(64) uint64_t bytes;  // of objects in all lists; this and what follows: inside the section only
-  int64_t to_depot;            // bytes that went there less those that came, not told yet (depot_count)
+  int64_t to_depot[2];         // by depot_small: bytes that went there less those that came, not told yet (depot_count)
   CpuList lists[kBins];
 };
 extern Atomic<CpuCache*> cpu_caches[kCpusMost];
@@ -62,7 +62,7 @@ void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
 // False if no magazine here has room for it, or it is busy.
 bool cpu_cache_push_one(BinId bin, void* object);
 
-// Drains the lists that nobody has used since the call before the last one, or everything. Returns magazines drained.
+// Drains the lists that nobody has used since the call before, or everything. Returns magazines drained.
 unsigned cpu_caches_trim(bool all);
 
 // In the child of a fork: sections that were held are emptied, their objects lost.

@@ -1,12 +1,13 @@
 #include "cache/depot.h"
 
 #include "config/options.h"
+#include "space/pages.h"
 
 namespace folio {
 
 namespace {
 
-alignas(64) constinit Atomic<int64_t> held{0};  // bytes of objects in all bins
+alignas(64) constinit Atomic<int64_t> held[2]{};  // bytes of objects: of larger ones, of small ones
 constinit Atomic<bool> shared{false};
 
 }  // namespace
@@ -30,9 +31,27 @@ unsigned drain(BinId bin, Magazine* bundle, const char* function) {
   return drained;
 }
 
-void touch(DepotBin& d) {
-  // Relaxed: a mark for the next trim.
-  if (d.idle.load(order::relaxed) != 0) d.idle.store(0, order::relaxed);
+Magazine* pop(MagazineStack& stack) {
+  if (stack.looks_empty()) return nullptr;
+  Magazine* bundle = stack.pop();
+  if (bundle != nullptr) bundle->forget_stack_link();
+  return bundle;
+}
+
+unsigned drain_stack(BinId bin, MagazineStack& stack) {
+  unsigned drained = 0;
+  while (Magazine* bundle = pop(stack)) {
+    depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
+    drained += drain(bin, bundle, "free");
+  }
+  return drained;
+}
+
+bool has_room(BinId bin, int64_t bytes) {
+  if (!shared.load(order::relaxed)) return false;  // relaxed: a hint
+  const bool small = depot_small(bin);
+  if (!small && timekeeper_runs() && options.depot != 0) return true;
+  return held[small].load(order::relaxed) + bytes <= options.depot << 10;  // relaxed: a sum that others change
 }
 
 }  // namespace
@@ -46,17 +65,16 @@ unsigned bundle_most(BinId bin) {
 
 void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function) {
   DepotBin& d = depot[index(bin)];
-  // Relaxed: a bound that concurrent pushes may pass by a bundle each.
-  if (!shared.load(order::relaxed) || held.load(order::relaxed) + bytes > options.depot << 10) {
-    depot_count(-bytes);
+  if (!has_room(bin, bytes)) {
+    depot_count(depot_small(bin), -bytes);
     drain(bin, bundle, function);
     return;
   }
-  touch(d);
-  d.bundles.push(bundle);
+  d.bundles[d.recent.load(order::relaxed)].push(bundle);  // relaxed: a hint
 }
 
-void depot_count(int64_t bytes) { held.fetch_add(bytes, order::relaxed); }  // relaxed: a sum, nothing hangs on it
+// Relaxed: a sum, nothing hangs on it.
+void depot_count(bool small, int64_t bytes) { held[small].fetch_add(bytes, order::relaxed); }
 
 int64_t bundle_bytes(BinId bin, Magazine* bundle) {
   int64_t objects = 0;
@@ -66,27 +84,20 @@ int64_t bundle_bytes(BinId bin, Magazine* bundle) {
 
 Magazine* depot_pop(BinId bin) {
   DepotBin& d = depot[index(bin)];
-  if (d.bundles.looks_empty()) return nullptr;
-  Magazine* bundle = d.bundles.pop();
-  if (bundle == nullptr) return nullptr;
-  bundle->forget_stack_link();
-  touch(d);
-  return bundle;
+  const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
+  Magazine* bundle = pop(d.bundles[recent]);
+  return bundle != nullptr ? bundle : pop(d.bundles[1 - recent]);
 }
 
 unsigned depot_trim(bool all) {
   unsigned drained = 0;
   for (unsigned i = 1; i < kBins; ++i) {
+    const BinId bin = bin_id(i);
     DepotBin& d = depot[i];
-    if (d.bundles.looks_empty()) continue;
-    const uint32_t idle = d.idle.load(order::relaxed) + 1;  // relaxed: a mark
-    d.idle.store(idle, order::relaxed);                     // relaxed: a mark
-    if (!all && idle < 3) continue;
-    while (Magazine* bundle = d.bundles.pop()) {
-      bundle->forget_stack_link();
-      depot_count(-bundle_bytes(bin_id(i), bundle));
-      drained += drain(bin_id(i), bundle, "free");
-    }
+    const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
+    drained += drain_stack(bin, d.bundles[1 - recent]);
+    if (all) drained += drain_stack(bin, d.bundles[recent]);
+    if (!d.bundles[recent].looks_empty()) d.recent.store(1 - recent, order::relaxed);  // relaxed: a hint
   }
   return drained;
 }
@@ -97,10 +108,12 @@ uint64_t depot_objects(BinId bin) {
   constexpr unsigned kStepsMost = 1u << 16;
   uint64_t objects = 0;
   unsigned steps = 0;
-  Magazine* bundle = depot[index(bin)].bundles.top();
-  while (bundle != nullptr && steps < kStepsMost) {
-    for (Magazine* m = bundle; m != nullptr && steps < kStepsMost; m = m->next(), ++steps) objects += m->count();
-    bundle = bundle->stack_link().load(order::relaxed);  // relaxed: an estimate
+  for (const MagazineStack& stack : depot[index(bin)].bundles) {
+    Magazine* bundle = stack.top();
+    while (bundle != nullptr && steps < kStepsMost) {
+      for (Magazine* m = bundle; m != nullptr && steps < kStepsMost; m = m->next(), ++steps) objects += m->count();
+      bundle = bundle->stack_link().load(order::relaxed);  // relaxed: an estimate
+    }
   }
   return objects;
 }

@@ -1,5 +1,10 @@
-// The depot: for each bin, a lock-free stack of bundles of magazines, for the whole process. Bounded: what is over goes
-// back to the folios.
+// The depot: for each bin, bundles of magazines, for the whole process, in two lock-free stacks: one for what was pushed
+// since the last tick, one for what waits longer. A tick drains the latter, and the stacks change roles: so what nobody
+// needs goes, also from under what is used all the time.
+//
+// Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks only small objects
+// are bounded, whose magazines would weigh much: a program that passes objects between threads has them either in use or
+// here, in turns, and the ticks see to it that they do not stay.
 //
 // A push and a pop are a compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. What they add
 // to and take from the bytes in the depot is told apart, and late, by the CPU caches: a count for the whole process is
@@ -20,13 +25,13 @@ inline constexpr uint32_t kBundleBytes = 256 * 1024;
 
 // One line a bin: the head is what threads meet on.
 struct alignas(64) DepotBin {
-  MagazineStack bundles;
-  Atomic<uint32_t> idle;  // trims since it was last used
+  MagazineStack bundles[2];
+  Atomic<uint32_t> recent;  // which of them is pushed to: a hint
 };
 extern DepotBin depot[kBins];
 
 // Pushes a bundle (its length set) of `bytes` of objects, or drains it where the depot is full. Misuse found then is
-// reported as of `function`. The caller counts the bytes as gone in, also where they were drained.
+// reported as of `function`. The caller then counts the bytes as gone in, also where they were drained.
 void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function);
 
 // From now on the process has several threads. Before that the depot, which passes objects between them, takes nothing
@@ -37,14 +42,15 @@ void depot_set_shared();
 Magazine* depot_pop(BinId bin);
 
 // Counts bytes that went into the depot, or out of it where negative. Until then they are missing in its bound: a CPU
-// cache tells when they are more than kAccountStep.
-void depot_count(int64_t bytes);
+// cache tells when they are more than kAccountStep. Small and larger objects are counted apart.
+void depot_count(bool small, int64_t bytes);
+inline bool depot_small(BinId bin) { return info_of(bin).size < kMagazineBytes; }
 inline constexpr int64_t kAccountStep = 128 * 1024;
 
 // Bytes of the objects in a bundle.
 int64_t bundle_bytes(BinId bin, Magazine* bundle);
 
-// Drains what no one has touched since the call before the last one, or everything. Returns magazines drained.
+// Drains what has waited since the call before, or everything. Returns magazines drained.
 unsigned depot_trim(bool all);
 
 // Objects that wait in the depot's magazines of a bin: counted by walking, an estimate under load.

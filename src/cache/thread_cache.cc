@@ -347,7 +347,10 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   }
   Slot* slot = empty->format(kMagazineObjects);
   empty->park(slot);
-  if (full != nullptr && turned && full->count() >= 2) empty->take_from(full, full->count() / 2);
+  if (full != nullptr && turned) {
+    const unsigned half = full->count() / 2;
+    empty->take_from(full, half < b.capacity ? half : b.capacity - 1u);  // it may hold more than its bin's capacity
+  }
   empty->set_capacity(b.capacity);
   if (full != nullptr && full->count() != 0) {
     hand_on(*cache, bin, full, function);

@@ -1,7 +1,7 @@
 // The decay clock: when free memory goes back to the kernel.
 //
 //   tick (twice per decay time)   purge what the tick before marked as aged; mark what is free now; drain CPU caches
-//                                 and depot of what three ticks did not touch
+//                                 and depot of what two ticks did not touch
 //   bound                         free resident memory over dirty_excess() goes at once, in steps
 //
 // Who runs it: the housekeeper, a thread that starts once there are several threads and something to give back, and

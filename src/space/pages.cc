@@ -14,9 +14,10 @@ constinit Atomic<bool> timekeeper{false};
 }  // namespace
 
 void set_timekeeper(bool runs) { timekeeper.store(runs, order::relaxed); }  // relaxed: a hint
+bool timekeeper_runs() { return timekeeper.load(order::relaxed); }          // relaxed: a hint
 
 size_t dirty_excess() {
-  if (options.decay != 0 && timekeeper.load(order::relaxed)) return 0;  // relaxed: a hint
+  if (options.decay != 0 && timekeeper_runs()) return 0;
   const int64_t dirty = page_counts.dirty.load(order::relaxed);         // relaxed: an estimate
   const int64_t floor = options.dirty_floor << 20;
   if (options.decay != 0 && dirty <= floor) return 0;

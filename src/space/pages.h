@@ -31,6 +31,7 @@ inline void count_dirty(int64_t bytes) { page_counts.dirty.fetch_add(bytes, orde
 // pages.
 size_t dirty_excess();
 void set_timekeeper(bool runs);
+bool timekeeper_runs();
 
 // Purges and counts; `freed` bytes leave both estimates if it worked.
 bool purge_pages(void* address, size_t bytes);

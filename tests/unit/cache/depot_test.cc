@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "space/pages.h"
 #include "unit/cache/magazines.h"
 #include "unit/support.h"
 
@@ -15,13 +16,13 @@ const BinId bin = bin_of(64);
 // As the CPU caches do, but that these tell later.
 void put(BinId each, Magazine* bundle) {
   const int64_t bytes = bundle_bytes(each, bundle);
-  depot_count(bytes);
   depot_push(each, bundle, bytes, "test");
+  depot_count(depot_small(each), bytes);
 }
 
 Magazine* get(BinId each) {
   Magazine* const bundle = depot_pop(each);
-  if (bundle != nullptr) depot_count(-bundle_bytes(each, bundle));
+  if (bundle != nullptr) depot_count(depot_small(each), -bundle_bytes(each, bundle));
   return bundle;
 }
 
@@ -82,10 +83,14 @@ TEST_F(DepotTest, WhatIsOverTheBoundGoesToTheFolios) {
   EXPECT_LE(depot_objects(bin), fit);
   EXPECT_GT(depot_objects(bin) + 62, fit);
   EXPECT_EQ(taken_objects(bin), depot_objects(bin)) << "the rest is free";
-  // The bound is one for all bins.
-  const BinId other = bin_of(2000);
+  // The bound is one for all bins of small objects, and one for all others.
+  const BinId other = bin_of(400), larger = bin_of(2000);
   put(other, bundle_of(other, 1, 30));
   EXPECT_EQ(depot_objects(other), 0u);
+  put(larger, bundle_of(larger, 1, 30));
+  EXPECT_EQ(depot_objects(larger), 30u);
+  put(larger, bundle_of(larger, 1, 30));
+  EXPECT_EQ(depot_objects(larger), 30u);
   // What goes out makes room again.
   for (unsigned i = 0; i < 20; ++i) drain_list(bin, get(bin));
   put(other, bundle_of(other, 1, 30));
@@ -99,20 +104,57 @@ TEST_F(DepotTest, WithoutRoomItKeepsNothing) {
   EXPECT_EQ(taken_objects(bin), 0u);
 }
 
-TEST_F(DepotTest, TheThirdTrimDrainsWhatNobodyTouched) {
+TEST_F(DepotTest, TheSecondTrimDrainsWhatWaitsAlsoUnderWhatIsUsed) {
   const BinId other = bin_of(1000);
   put(bin, bundle_of(bin, 2, 62));
   put(other, bundle_of(other, 1, 30));
+  put(other, bundle_of(other, 1, 20));
   EXPECT_EQ(depot_trim(false), 0u);
-  EXPECT_EQ(depot_trim(false), 0u);
-  Magazine* const touched = get(other);
-  put(other, touched);
-  EXPECT_EQ(depot_trim(false), 2u) << "magazines";
+  Magazine* const used = get(other);
+  EXPECT_EQ(used->count(), 20u);
+  put(other, used);
+  EXPECT_EQ(depot_trim(false), 3u) << "magazines";
   EXPECT_EQ(depot_objects(bin), 0u);
   EXPECT_EQ(taken_objects(bin), 0u);
-  EXPECT_EQ(depot_objects(other), 30u);
-  EXPECT_EQ(depot_trim(false), 0u);
+  EXPECT_EQ(depot_objects(other), 20u);
   EXPECT_EQ(depot_trim(false), 1u);
+}
+
+TEST_F(DepotTest, WhatWaitsIsTakenWhenNothingNewerIsThere) {
+  put(bin, bundle_of(bin, 1, 10));
+  depot_trim(false);
+  put(bin, bundle_of(bin, 1, 20));
+  Magazine* const newer = get(bin);
+  Magazine* const older = get(bin);
+  ASSERT_NE(newer, nullptr);
+  ASSERT_NE(older, nullptr);
+  EXPECT_EQ(newer->count(), 20u);
+  EXPECT_EQ(older->count(), 10u);
+  EXPECT_EQ(get(bin), nullptr);
+  drain_list(bin, newer);
+  drain_list(bin, older);
+}
+
+TEST_F(DepotTest, WhileAHousekeeperRunsOnlySmallObjectsAreBounded) {
+  options.depot = 64;  // KiB
+  const BinId larger = bin_of(512);
+  ASSERT_TRUE(depot_small(bin));
+  ASSERT_FALSE(depot_small(larger));
+  set_timekeeper(true);
+  for (unsigned i = 0; i < 100; ++i) {
+    put(bin, bundle_of(bin, 1, 62));
+    put(larger, bundle_of(larger, 1, 62));
+  }
+  EXPECT_EQ(depot_objects(bin), 64 * 1024 / 64 / 62 * 62u);
+  EXPECT_EQ(depot_objects(larger), 100 * 62u);
+  set_timekeeper(false);
+  put(larger, bundle_of(larger, 1, 62));
+  EXPECT_EQ(depot_objects(larger), 100 * 62u);
+  options.depot = 0;
+  set_timekeeper(true);
+  put(larger, bundle_of(larger, 1, 62));
+  set_timekeeper(false);
+  EXPECT_EQ(depot_objects(larger), 100 * 62u) << "0 means nothing";
 }
 
 TEST_F(DepotTest, TrimAllDrainsEverything) {

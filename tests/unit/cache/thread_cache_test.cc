@@ -212,8 +212,9 @@ TEST_F(ThreadCacheTest, WithoutAPoolTheOwnBudgetIsTheBound) {
 
 // As much as one thread can claim with few enough slow calls that no sweep takes it back: about 900 KiB.
 void claim_much() {
-  for (const BinId each : {bin_of(1000), bin_of(1400), bin_of(1700), bin_of(2000)}) {
-    for (unsigned i = 0; i < 12; ++i) {
+  for (const size_t size : {800, 1000, 1200, 1400, 1700, 2000, 2500, 3000, 3500, 4000, 5000, 6000, 7000, 8000}) {
+    const BinId each = bin_of(size);
+    for (unsigned i = 0; i < 10; ++i) {
       std::vector<void*> objects = pop_many(each, 62);
       push_all(each, objects);
     }

@@ -84,13 +84,15 @@ class Reader {
   }
   uint64_t in_depot(unsigned bin) const {
     uint64_t n = 0;
-    const auto head = copied<uint64_t>(layout_.depot, size_t{bin} * layout_.depot_bin_bytes);
     constexpr uint64_t kNext = (uint64_t{1} << 48) - 512;
     const unsigned shift = lowest_bit(layout_.magazine_bytes);
-    for (uint64_t bundle = head >> layout_.stack_tag_bits << shift; bundle != 0;
-         bundle = copied<uint64_t>(reinterpret_cast<void*>(bundle), layout_.magazine_link_offset)) {
-      for (uint64_t magazine = bundle; magazine != 0; magazine = header(magazine) & kNext) {
-        n += count(magazine, header(magazine) % layout_.magazine_bytes);
+    for (unsigned stack = 0; stack < 2; ++stack) {
+      const auto head = copied<uint64_t>(layout_.depot, size_t{bin} * layout_.depot_bin_bytes + stack * 8);
+      for (uint64_t bundle = head >> layout_.stack_tag_bits << shift; bundle != 0;
+           bundle = copied<uint64_t>(reinterpret_cast<void*>(bundle), layout_.magazine_link_offset)) {
+        for (uint64_t magazine = bundle; magazine != 0; magazine = header(magazine) & kNext) {
+          n += count(magazine, header(magazine) % layout_.magazine_bytes);
+        }
       }
     }
     return n;
