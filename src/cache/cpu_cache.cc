@@ -14,16 +14,18 @@ namespace {
 // 0: not asked yet, 1: no, 2: yes.
 constinit Atomic<int> transactions{0};
 
-bool use_transactions() {
-  int known = transactions.load(order::relaxed);  // relaxed: every thread computes the same
-  if (known == 0) {
-    known = arch::Transaction::has() ? 2 : 1;
-    transactions.store(known, order::relaxed);  // relaxed: as above
-  }
-  return known == 2;
+FOLIO_NOINLINE int look_for_transactions() {
+  const int known = arch::Transaction::has() ? 2 : 1;
+  transactions.store(known, order::relaxed);  // relaxed: every thread computes the same
+  return known;
 }
 
-CpuCache* make_cache(Atomic<CpuCache*>& entry) {
+bool use_transactions() {
+  const int known = transactions.load(order::relaxed);  // relaxed: as above
+  return (__builtin_expect(known != 0, true) ? known : look_for_transactions()) == 2;
+}
+
+FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
   auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
   // [cpu-cache] acq_rel: publishes nothing but zeros; the loser's copy of a race is lost.
@@ -34,7 +36,7 @@ CpuCache* current_cache() {
   if (options.cpu_cache == 0) return nullptr;
   Atomic<CpuCache*>& entry = cpu_caches[os::cpu() % kCpusMost];
   CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
-  return cache != nullptr ? cache : make_cache(entry);
+  return __builtin_expect(cache != nullptr, true) ? cache : make_cache(entry);
 }
 
 void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
@@ -112,8 +114,10 @@ int64_t note_to_depot(CpuCache& cache, BinId bin, int64_t bytes) {
   return told;
 }
 
-// Outside the section: for a prefetch only.
-Magazine* next_first(CpuCache& cache, BinId bin) { return cache.lists[index(bin)].top(); }
+// Outside the section. What lies first came from another core's cache, or is long cold.
+void prefetch_first(CpuCache& cache, BinId bin) {
+  if (Magazine* first = cache.lists[index(bin)].top()) first->prefetch();
+}
 
 }  // namespace
 
@@ -152,8 +156,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
     count_busy(*cache);
   }
   if (magazine != nullptr) {
-    // The one after it comes from another core's cache: it is fetched while this one is used up.
-    if (Magazine* after = next_first(*cache, bin)) after->prefetch();
+    prefetch_first(*cache, bin);
     return magazine;
   }
   Magazine* bundle = depot_pop(bin);
@@ -195,6 +198,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
     depot_push(bin, rest, bytes, "free");
   }
   if (told != 0) depot_count(depot_small(bin), told);
+  if (cache != nullptr) prefetch_first(*cache, bin);
   return magazine;
 }
 
@@ -216,6 +220,7 @@ void* cpu_cache_pop_one(BinId bin, Magazine** emptied) {
     if (first->count() == 0) *emptied = remove(*cache, bin);
   });
   if (!ran) count_busy(*cache);
+  if (*emptied != nullptr) prefetch_first(*cache, bin);
   return object;
 }
 

@@ -188,14 +188,17 @@ void sweep_bin(ThreadCache& c, BinId bin) {
   }
 }
 
-void slow_call(ThreadCache& c) {
-  // Relaxed: only whether it changed matters. The thread alone writes it.
-  c.activity.store(c.activity.load(order::relaxed) + 1, order::relaxed);
-  if (--c.calls_to_sweep != 0) return;
+FOLIO_NOINLINE void sweep(ThreadCache& c) {
   c.calls_to_sweep = kSweepCalls;
   c.budget_used_up = false;
   for (unsigned i = 1; i < kBins; ++i) sweep_bin(c, bin_id(i));
   return_claims(c, options.thread_cache << 10);
+}
+
+void slow_call(ThreadCache& c) {
+  // Relaxed: the thread alone writes it.
+  c.activity.store(c.activity.load(order::relaxed) + 1, order::relaxed);
+  if (--c.calls_to_sweep == 0) sweep(c);
 }
 
 void* take_one(BinId bin, bool* zero) {
@@ -295,8 +298,7 @@ ThreadCache* new_cache() {
 constinit __thread ThreadTops thread_tops = all_closed();
 constinit __thread ThreadState thread_state = {nullptr, Phase::kNew};
 
-ThreadCache* thread_cache() {
-  if (thread_state.phase != Phase::kNew) return thread_state.cache;
+ThreadCache* thread_cache_make() {
   ThreadCache* cache = new_cache();
   if (cache == nullptr) return nullptr;
   cache->budget = options.thread_cache << 10;
@@ -412,7 +414,7 @@ namespace {
 // The tops of a thread, or all closed if they cannot be read: its TLS may be gone.
 ThreadTops peek_tops(ThreadCache& c) {
   ThreadTops copy = all_closed();
-  ThreadTops* const tops = c.tops.load(order::acquire);  // [tops] acquire: pairs with thread_cache
+  ThreadTops* const tops = c.tops.load(order::acquire);  // [tops] acquire: pairs with thread_cache_make
   if (tops == &thread_tops) return thread_tops;
   if (tops == nullptr || !os::peek(&copy, tops, sizeof copy)) return all_closed();
   return copy;

@@ -87,7 +87,10 @@ struct ThreadCache {
 
 // The calling thread's cache, made at its first use. Null: the thread is not to have one (it has ended, or there is no
 // memory): serve it from the folios.
-ThreadCache* thread_cache();
+FOLIO_NOINLINE ThreadCache* thread_cache_make();
+FOLIO_INLINE ThreadCache* thread_cache() {
+  return __builtin_expect(thread_state.phase != Phase::kNew, true) ? thread_state.cache : thread_cache_make();
+}
 
 // The slow half of malloc: an object of the bin whose magazine is empty or closed. Null if there is no memory. *zero
 // says that its pages are known to read as zero.

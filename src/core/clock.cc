@@ -78,7 +78,7 @@ void start_housekeeper(uint64_t now) {
   housekeeper.store(kNoThread, order::relaxed);            // relaxed: there was none
 }
 
-void keep_bound() {
+FOLIO_NOINLINE void keep_bound() {
   const size_t excess = dirty_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
@@ -90,12 +90,9 @@ void keep_bound() {
 
 }  // namespace
 
-void clock_after_slow_call(SlowCall call) {
-  keep_bound();
-  // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc
-  // also where mallocs and frees take turns.
-  const ThreadCache* cache = thread_state.cache;
-  if (cache != nullptr && cache->activity.load(order::relaxed) % 16 >= 2) return;  // relaxed: the thread's own
+namespace {
+
+FOLIO_NOINLINE void look_at_time(SlowCall call) {
   const uint64_t now = os::now_ms();
   uint64_t due = next_tick.load(order::relaxed);  // relaxed: a time
   if (call == SlowCall::kMalloc) start_housekeeper(now);
@@ -105,6 +102,17 @@ void clock_after_slow_call(SlowCall call) {
   // Relaxed: whoever moves the time forward runs the tick.
   if (!next_tick.compare_exchange(due, now + period_ms(), order::relaxed) || due == 0) return;
   tick(kStepBytes);
+}
+
+}  // namespace
+
+void clock_after_slow_call(SlowCall call) {
+  if (dirty_over_floor()) keep_bound();
+  // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc
+  // also where mallocs and frees take turns.
+  const ThreadCache* cache = thread_state.cache;
+  if (cache != nullptr && cache->activity.load(order::relaxed) % 16 >= 2) return;  // relaxed: the thread's own
+  look_at_time(call);
 }
 
 size_t clock_collect(const char* function) {

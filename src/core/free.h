@@ -20,7 +20,7 @@
 namespace folio {
 
 // What the fast path does not do. `function` is the name the caller was called by, for messages. Keeps errno.
-FOLIO_COLD void release_slow(void* object, const char* function);
+FOLIO_NOINLINE void release_slow(void* object, const char* function);
 
 FOLIO_INLINE void release(void* object, const char* function) {
   const Top top(chunk_code_unchecked(object));

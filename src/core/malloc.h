@@ -19,7 +19,7 @@ namespace folio {
 
 // Each returns null with errno ENOMEM if there is no memory.
 FOLIO_NOINLINE void* allocate_medium(size_t size);
-FOLIO_COLD void* allocate_slow(size_t size);
+FOLIO_NOINLINE void* allocate_slow(size_t size);
 
 // An object of the bin, through the caches; *zero: it is known to read as zero.
 void* allocate_in_bin(BinId bin, bool* zero);

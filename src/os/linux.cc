@@ -157,18 +157,30 @@ unsigned find_rseq_field() {
   return field;
 }
 
-}  // namespace
+uint32_t rseq_id(unsigned field) {
+  return *reinterpret_cast<volatile uint32_t*>(arch::thread_pointer() + __rseq_offset + field);
+}
 
-unsigned cpu() {
-  unsigned field = rseq_field.load(order::relaxed);  // relaxed: a constant once it is known
-  if (field == 0) field = find_rseq_field();
-  if (field != kNoRseq) {
-    const auto id = *reinterpret_cast<volatile uint32_t*>(arch::thread_pointer() + __rseq_offset + field);
-    if (static_cast<int32_t>(id) >= 0) return id;
+// Apart, so that cpu() needs no stack frame.
+FOLIO_NOINLINE unsigned cpu_slow(unsigned field) {
+  if (field == 0 && (field = find_rseq_field()) != kNoRseq) {
+    const uint32_t number = rseq_id(field);
+    if (static_cast<int32_t>(number) >= 0) return number;
   }
   unsigned id = 0;
   call(SYS_getcpu, &id, nullptr, nullptr);
   return id;
+}
+
+}  // namespace
+
+unsigned cpu() {
+  const unsigned field = rseq_field.load(order::relaxed);  // relaxed: a constant once it is known
+  if (__builtin_expect(field > kNoRseq, true)) {
+    const uint32_t id = rseq_id(field);
+    if (__builtin_expect(static_cast<int32_t>(id) >= 0, true)) return id;
+  }
+  return cpu_slow(field);
 }
 
 uint64_t now_ms() {

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "config/options.h"
 
 namespace folio {
 
@@ -30,6 +31,10 @@ inline void count_dirty(int64_t bytes) { page_counts.dirty.fetch_add(bytes, orde
 // while a housekeeper keeps time: decay alone decides then, and a program that frees and allocates in turns keeps its
 // pages.
 size_t dirty_excess();
+// A glance, for each slow call: dirty_excess() is 0 where this says no.
+inline bool dirty_over_floor() {
+  return page_counts.dirty.load(order::relaxed) > options.dirty_floor << 20 || options.decay == 0;  // relaxed: see above
+}
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 
