@@ -121,6 +121,7 @@ size_t clock_collect(const char* function) {
   cpu_caches_trim(true);
   depot_trim(true);
   purge_everything(PurgeWhich::kAll, kUnlimited);
+  huge_unmap_free();
   return page_counts.purged.load(order::relaxed) - before;  // relaxed: a statistic
 }
 

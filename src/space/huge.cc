@@ -54,13 +54,15 @@ void count_waiting(const HugeBlock& block, int64_t sign) {
   count_dirty(sign * static_cast<int64_t>(block.touched_bytes));
 }
 
-// Pages of a waiting block that the caller owns.
-size_t purge_block(HugeBlock& block) {
-  const size_t bytes = block.touched_bytes;
-  if (bytes == 0 || !purge_pages(block.base, bytes)) return 0;
+// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a page.
+size_t purge_block(HugeBlock& block, size_t most) {
+  const size_t touched = block.touched_bytes;
+  const size_t kept = touched > most ? (touched - most) & ~(os::page_bytes() - 1) : 0;
+  if (touched == 0 || !purge_pages(block.base + kept, touched - kept)) return 0;
   count_waiting(block, -1);
-  block.touched_bytes = 0;
-  return bytes;
+  block.touched_bytes = kept;
+  count_waiting(block, 1);
+  return touched - kept;
 }
 
 HugeBlock* reserve_block(size_t size, size_t alignment) {
@@ -170,7 +172,7 @@ bool huge_free(HugeBlock* block) {
   if (block->unmap_when_freed && unmap_block(block)) return true;
   count_waiting(*block, 1);
   // One call that frees so much also gives it back: the bound on dirty memory must not hang on later calls.
-  if (dirty_excess() != 0) purge_block(*block);
+  if (dirty_excess() != 0) purge_block(*block, block->touched_bytes);
   free_blocks[block->order].push(block);
   return true;
 }
@@ -226,7 +228,9 @@ size_t huge_purge(bool all, size_t most_bytes) {
     HugeBlock* next = nullptr;
     for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
       next = block->link.load(order::relaxed);  // relaxed: the list is ours
-      if ((all || ++block->aged >= 2) && purged < most_bytes) purged += purge_block(*block);
+      if ((all || ++block->aged >= 2) && purged < most_bytes) {
+        purged += purge_block(*block, most_bytes - purged);
+      }
       block->link.store(kept, order::relaxed);  // relaxed: the list is ours
       kept = block;
     }

@@ -10,6 +10,7 @@
 
 #include "core/lifecycle.h"
 #include "os/os.h"
+#include "space/huge.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 
@@ -92,6 +93,7 @@ TEST_F(Clock, CollectGivesEverythingBack) {
   EXPECT_GE(collected, 6 * kMiB);
   EXPECT_EQ(dirty(), 0u);
   EXPECT_EQ(page_counts.resident.load(order::relaxed), 0);
+  EXPECT_EQ(huge_reserved_bytes(), 0u) << "address space of huge blocks, too";
   EXPECT_EQ(clock_collect("test"), 0u);
 }
 
@@ -166,6 +168,7 @@ TEST_F(Clock, WithoutDecayWhatIsFreedGoesInTheCallThatFrees) {
 
 TEST_F(Clock, SlowCallsRunTheDecay) {
   options.decay = 40;
+  options.dirty_floor = 64;
   options.housekeeper = kHousekeeperOff;
   burst(100 * kKiB, 16 * kMiB);
   burst(2 * kMiB, 8 * kMiB);

@@ -298,9 +298,24 @@ TEST_F(Huge, PurgeStopsAtItsBound) {
   HugeBlock* blocks[4];
   for (HugeBlock*& block : blocks) block = huge_alloc(2 * kMiB, 1);
   for (HugeBlock* block : blocks) huge_free(block);
-  EXPECT_EQ(huge_purge(true, 1), 2 * kMiB);
-  EXPECT_EQ(huge_purge(true, 3 * kMiB), 4 * kMiB);
-  EXPECT_EQ(huge_purge(true, ~size_t{0}), 2 * kMiB);
+  EXPECT_EQ(huge_purge(true, 1), os::page_bytes());
+  EXPECT_EQ(huge_purge(true, 3 * kMiB), 3 * kMiB);
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), 5 * kMiB - os::page_bytes());
+}
+
+// So that a slow call of a small object does not take as long as a purge of gigabytes.
+TEST_F(Huge, APurgeTakesAsMuchOfABlockAsItMayFromTheEnd) {
+  HugeBlock* const block = huge_alloc(10 * kMiB, 1);
+  fill(block, 1);
+  block->base[6 * kMiB - 1] = 7;
+  huge_free(block);
+  EXPECT_EQ(huge_purge(true, 4 * kMiB), 4 * kMiB);
+  EXPECT_EQ(block->touched_bytes, 6 * kMiB);
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(6 * kMiB));
+  EXPECT_EQ(block->base[6 * kMiB - 1], 7);
+  EXPECT_TRUE(all_zero(block->base + 6 * kMiB, 4 * kMiB));
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), 6 * kMiB);
+  EXPECT_EQ(delta_.dirty(), 0);
 }
 
 TEST_F(Huge, FreedBeyondTheBoundIsPurgedAtOnce) {
