@@ -265,34 +265,39 @@ struct GivenFinder {
 
 }  // namespace
 
+// Objects of one folio go back by one instruction, so they are gathered first: by a small hash table, since objects that
+// were freed in random order lie in as many folios as there are objects. (A search through the folios found so far took
+// 400 instructions an object then, half of such a program's time in free.)
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
+  constexpr unsigned kTable = 2 * kFolioObjects;
   struct {
     Descriptor* descriptor;
     unsigned folio;
-    uint64_t bit;
-  } items[kFolioObjects];
+    uint64_t mask;
+  } folios[kFolioObjects];
+  uint8_t number_in[kTable] = {};  // of a folio, counted from 1; 0: nothing here
   unsigned n = 0;
   GivenFinder finder{bin, function};
   for (unsigned i = 0; i < count; ++i) {
     if (!finder.find(objects[i])) continue;
-    items[n++] = {finder.descriptor, finder.number / kFolioObjects, uint64_t{1} << finder.number % kFolioObjects};
-  }
-  // Gathering is quadratic in the distinct folios, at most 62: cheaper than sorting, and mostly there are few.
-  while (n != 0) {
-    Descriptor* const d = items[0].descriptor;
-    const unsigned folio = items[0].folio;
-    uint64_t mask = 0;
-    unsigned left = 0;
-    for (unsigned i = 0; i < n; ++i) {
-      if (items[i].descriptor == d && items[i].folio == folio && (mask & items[i].bit) == 0) {
-        mask |= items[i].bit;
-      } else {
-        items[left++] = items[i];  // another folio, or the same object twice: that one is found clear in a later round
-      }
+    const unsigned folio = finder.number / kFolioObjects;
+    const uint64_t bit = uint64_t{1} << finder.number % kFolioObjects;
+    const uint64_t key = (reinterpret_cast<uintptr_t>(finder.descriptor->chunk) >> kChunkShift) * 61 + folio;
+    unsigned at = static_cast<unsigned>(key * 0x9E3779B97F4A7C15u >> 57);
+    unsigned found;
+    while ((found = number_in[at]) != 0 &&
+           (folios[found - 1].folio != folio || folios[found - 1].descriptor != finder.descriptor)) {
+      at = (at + 1) % kTable;
     }
-    n = left;
-    give_folio(*d, folio, mask, function);
+    if (found == 0) {
+      folios[n] = {finder.descriptor, folio, 0};
+      number_in[at] = static_cast<uint8_t>(found = ++n);
+    }
+    uint64_t& mask = folios[found - 1].mask;
+    if ((mask & bit) != 0) report_double_free(function, objects[i], bin);
+    mask |= bit;
   }
+  for (unsigned i = 0; i < n; ++i) give_folio(*folios[i].descriptor, folios[i].folio, folios[i].mask, function);
 }
 
 Place place_of(const void* address) {
