@@ -115,6 +115,44 @@ unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsig
   return got;
 }
 
+// Lowers the dirty hint of a chunk in which nothing dirty was found, unless there is something by now.
+void mend_dirty(Descriptor& d) {
+  lower_chunk(d, kDirty);
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    // [hint] seq_cst: the second look after the hint was lowered; pairs with clear_bits.
+    const uint64_t taken = d.occupancy(folio).load(order::seq_cst);
+    if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) return raise_chunk(d, kDirty);  // relaxed: as a purge
+  }
+}
+
+// Objects of a page and more: those whose pages are there, before any that would have to be touched anew. Whichever they
+// are, their pages go one by one, so the order by fullness would gain nothing. The folios' own hints may be stale then.
+unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
+  for (HintBlock* block = blocks; block != nullptr; block = block->next) {
+    for (unsigned slot = 0; slot < kWindowChunks;) {
+      Descriptor* const d = find_chunk(*block, kDirty, slot);
+      if (d == nullptr) break;
+      unsigned got = 0;
+      for (unsigned folio = 0; folio < d->info().folios && got < want; ++folio) {
+        // Relaxed: guesses, the fetch_or decides.
+        const uint64_t taken = d->occupancy(folio).load(order::relaxed);
+        const uint64_t resident = d->resident(folio).load(order::relaxed);  // relaxed: as above
+        const uint64_t choice = lowest_bits(d->valid(folio) & resident & ~taken, want - got);
+        if (choice == 0) continue;
+        const uint64_t mine = choice & ~set_bits(*d, folio, choice);
+        if (mine != 0) note_taken_objects(*d, folio, mine);
+        for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
+          objects[got++] = object_at(*d, folio * kFolioObjects + lowest_bit(rest));
+        }
+      }
+      if (got != 0) return got;
+      mend_dirty(*d);
+      slot = window_slot(d->chunk) + 1;
+    }
+  }
+  return 0;
+}
+
 HintBlock* block_for(BinId bin, Window* window) {
   Atomic<HintBlock*>& head = bins[index(bin)].blocks;
   // [blocks] acquire: sees the blocks' windows; pairs with the compare_exchange below.
@@ -154,9 +192,11 @@ Descriptor* open_chunk(BinId bin) {
 }  // namespace
 
 unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero) {
-  unsigned got = 0;
   // [blocks] acquire: pairs with block_for.
   HintBlock* const blocks = bins[index(bin)].blocks.load(order::acquire);
+  unsigned got = info_of(bin).tracks_objects ? take_resident(blocks, objects, want) : 0;
+  if (got != 0 && zero != nullptr) *zero = false;
+  if (got != 0) return got;
   for (unsigned f = kNearlyFull; f <= kEmpty; ++f) {
     const auto fullness = static_cast<Fullness>(f);
     for (HintBlock* block = blocks; block != nullptr && got < want; block = block->next) {
@@ -188,6 +228,19 @@ void mend_next_chunks(BinId bin) {
 }
 
 }  // namespace
+
+void* take_large(BinId bin, bool* zero) {
+  constexpr unsigned kNeighbours = 4;  // bins for each doubling of the size
+  void* object = nullptr;
+  for (unsigned i = index(bin); i <= index(bin) + kNeighbours && (i == index(bin) || i < kFirstLargeAligned); ++i) {
+    // [blocks] acquire: pairs with block_for.
+    if (take_resident(bins[i].blocks.load(order::acquire), &object, 1) != 0) {
+      *zero = false;
+      return object;
+    }
+  }
+  return take_objects(bin, &object, 1, zero) != 0 ? object : nullptr;
+}
 
 unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
   for (;;) {

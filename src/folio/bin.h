@@ -42,7 +42,11 @@ void visit_chunks(BinId bin, Visit&& visit) {
 // when there is no memory. *zero, where given, says whether the first one's pages are known to read as zero.
 unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 
-// The same without opening a chunk.
+// One object for a bin that no magazine holds: of this bin, or of one of up to twice its size that has free memory which
+// is resident while this one has not, so that nothing is touched anew. Null if there is no memory.
+void* take_large(BinId bin, bool* zero);
+
+// The same as take_objects without opening a chunk.
 unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 
 // Gives up to kFolioObjects objects back, all of `bin`; those of one folio by one instruction. Misuse is reported as of

@@ -12,7 +12,10 @@ namespace {
 
 constexpr unsigned kBlockAlignShift = 6;
 
-constinit TaggedStack<HugeBlock, kBlockAlignShift> free_blocks[kHugeOrders];
+// By power of two, and by how many eighths of it may be resident.
+constexpr unsigned kParts = 8;
+using BlockStack = TaggedStack<HugeBlock, kBlockAlignShift>;
+constinit BlockStack free_blocks[kHugeOrders][kParts];
 // Descriptors whose address space is gone.
 constinit TaggedStack<HugeBlock, kBlockAlignShift> spare_descriptors;
 constinit Atomic<size_t> reserved{0};
@@ -46,6 +49,35 @@ bool unmap_block(HugeBlock* block) {
   reserved.fetch_sub(block->reserved_bytes, order::relaxed);  // relaxed: a statistic
   spare_descriptors.push(block);
   return true;
+}
+
+unsigned part_of(unsigned order, size_t bytes) {
+  const size_t part = (bytes == 0 ? 0 : bytes - 1) / ((kChunkBytes << order) / kParts);
+  return part < kParts ? static_cast<unsigned>(part) : kParts - 1;
+}
+
+void put_waiting(HugeBlock& block) { free_blocks[block.order][part_of(block.order, block.touched_bytes)].push(&block); }
+
+// A waiting block of that order, the one whose resident part is nearest to what is wanted; or null.
+HugeBlock* get_waiting(unsigned order, size_t bytes) {
+  const unsigned wanted = part_of(order, bytes);
+  for (unsigned distance = 0; distance < kParts; ++distance) {
+    const unsigned parts[] = {wanted + distance, wanted - distance};
+    for (const unsigned part : parts) {
+      if (part >= kParts || free_blocks[order][part].looks_empty()) continue;
+      if (HugeBlock* block = free_blocks[order][part].pop()) return block;
+    }
+  }
+  return nullptr;
+}
+
+template <class Visit>
+void visit_stacks(Visit&& visit) {
+  for (auto& stacks : free_blocks) {
+    for (BlockStack& stack : stacks) {
+      if (!stack.looks_empty()) visit(stack);
+    }
+  }
 }
 
 // Page accounts hold waiting blocks only: what a live huge object has touched is not known.
@@ -122,7 +154,7 @@ void touch(HugeBlock& block) {
 // Address space may be limited: what waits is worth less than a new object.
 bool huge_unmap_free() {
   bool any = false;
-  for (auto& stack : free_blocks) {
+  visit_stacks([&](BlockStack& stack) {
     HugeBlock* next = nullptr;
     for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
       next = block->link.load(order::relaxed);  // relaxed: the list is ours
@@ -131,10 +163,10 @@ bool huge_unmap_free() {
         any = true;
       } else {
         count_waiting(*block, 1);
-        stack.push(block);
+        put_waiting(*block);
       }
     }
-  }
+  });
   return any;
 }
 
@@ -145,7 +177,7 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) {
   if (order >= kHugeOrders) return nullptr;
   HugeBlock* block = nullptr;
   if (alignment <= kChunkBytes) {
-    block = free_blocks[order].pop();
+    block = get_waiting(order, bytes);
     if (block != nullptr) count_waiting(*block, -1);
   }
   const size_t align = alignment < kChunkBytes ? kChunkBytes : alignment;
@@ -171,9 +203,13 @@ bool huge_free(HugeBlock* block) {
   live.fetch_sub(block->usable_bytes, order::relaxed);  // relaxed: a statistic
   if (block->unmap_when_freed && unmap_block(block)) return true;
   count_waiting(*block, 1);
-  // One call that frees so much also gives it back: the bound on dirty memory must not hang on later calls.
-  if (dirty_excess() != 0) purge_block(*block, block->touched_bytes);
-  free_blocks[block->order].push(block);
+  put_waiting(*block);
+  // One call that frees so much also gives as much back: the bound on dirty memory must not hang on later calls. What
+  // has waited longest goes: the block freed last is the one that a program which works in turns wants next.
+  if (const size_t excess = dirty_excess()) {
+    const size_t aged = huge_purge(false, excess);
+    if (aged < excess) huge_purge(true, excess - aged);
+  }
   return true;
 }
 
@@ -220,25 +256,23 @@ HugeBlock* huge_move(HugeBlock* block, size_t size) {
 
 size_t huge_purge(bool all, size_t most_bytes) {
   size_t purged = 0;
-  for (auto& stack : free_blocks) {
-    if (stack.looks_empty()) continue;
+  visit_stacks([&](BlockStack& stack) {
     // The whole stack is taken and put back in its order: a thread that finds it empty meanwhile reserves another
-    // block. If this thread never runs again, the waiting blocks of this one order are lost.
-    HugeBlock* kept = nullptr;
+    // block. If this thread never runs again, the waiting blocks of this one stack are lost.
+    HugeBlock* oldest = nullptr;
     HugeBlock* next = nullptr;
     for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
+      next = block->link.load(order::relaxed);    // relaxed: the list is ours
+      block->link.store(oldest, order::relaxed);  // relaxed: as above
+      oldest = block;
+    }
+    for (HugeBlock* block = oldest; block != nullptr; block = next) {
       next = block->link.load(order::relaxed);  // relaxed: the list is ours
-      if ((all || ++block->aged >= 2) && purged < most_bytes) {
-        purged += purge_block(*block, most_bytes - purged);
-      }
-      block->link.store(kept, order::relaxed);  // relaxed: the list is ours
-      kept = block;
+      const bool old = all || ++block->aged >= 2;
+      if (old && purged < most_bytes) purged += purge_block(*block, most_bytes - purged);
+      put_waiting(*block);
     }
-    for (; kept != nullptr; kept = next) {
-      next = kept->link.load(order::relaxed);  // relaxed: the list is ours
-      stack.push(kept);
-    }
-  }
+  });
   return purged;
 }
 

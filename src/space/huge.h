@@ -1,6 +1,7 @@
 // Huge objects: more than 1 MiB, or aligned to more. Each has a block of its own: a power-of-two number of chunks of
 // address space, of which pages are committed when touched. A freed block waits, with its pages, in a lock-free stack
-// for its power of two; the pages go by the same clock and bound as everything else.
+// for its power of two and for how much of it is resident, in eighths, so that who comes next gets a block with about
+// the pages that it needs. The pages go by the same clock and bound as everything else.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed: its kind would not be asked for again, and its
 // address space would pile up.
@@ -24,7 +25,7 @@ struct HugeBlock {
   size_t usable_bytes;     // whole pages; what the program may use
   size_t touched_bytes;    // from base: what may be resident; beyond it everything reads as zero
   Atomic<uint32_t> state;  // kHugeFree or kHugeLive
-  uint32_t order;          // reserved_bytes is at most 2^order chunks
+  uint32_t order;          // reserved_bytes is at least 2^order chunks
   uint32_t aged;           // ticks it has waited
   bool unmap_when_freed;
   Atomic<HugeBlock*> link;
