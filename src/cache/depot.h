@@ -1,10 +1,10 @@
-// The depot: for each bin, bundles of magazines, for the whole process, in two lock-free stacks: one for what was pushed
-// since the last tick, one for what waits longer. A tick drains the latter, and the stacks change roles: so what nobody
-// needs goes, also from under what is used all the time.
+// The depot: for each bin, bundles of magazines, for the whole process, in two lock-free stacks: one for what was
+// pushed since the last tick, one for what waits longer. A tick drains the latter, and the stacks change roles: so what
+// nobody needs goes, also from under what is used all the time.
 //
-// Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks only small objects
-// are bounded, whose magazines would weigh much: a program that passes objects between threads has them either in use or
-// here, in turns, and the ticks see to it that they do not stay.
+// Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks only small
+// objects are bounded, whose magazines would weigh much: a program that passes objects between threads has them either
+// in use or here, in turns, and the ticks see to it that they do not stay.
 //
 // A push and a pop are a compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. What they add
 // to and take from the bytes in the depot is told apart, and late, by the CPU caches: a count for the whole process is
@@ -45,7 +45,7 @@ Magazine* depot_pop(BinId bin);
 // cache tells when they are more than kAccountStep. Small and larger objects are counted apart.
 void depot_count(bool small, int64_t bytes);
 inline bool depot_small(BinId bin) { return info_of(bin).size < kMagazineBytes; }
-inline constexpr int64_t kAccountStep = 128 * 1024;
+inline constexpr int64_t kAccountStep = int64_t{128} << 10;
 
 // Bytes of the objects in a bundle.
 int64_t bundle_bytes(BinId bin, Magazine* bundle);

@@ -70,10 +70,10 @@ struct BinCache {
 };
 
 struct ThreadCache {
-  Atomic<ThreadCache*> link;       // while it waits for a thread
-  ThreadCache* next_all;           // every cache ever made
-  Atomic<ThreadTops*> tops;        // of its thread; null while it has none
-  Atomic<uint32_t> activity;       // slow calls; written by the thread
+  Atomic<ThreadCache*> link;  // while it waits for a thread
+  ThreadCache* next_all;      // every cache ever made
+  Atomic<ThreadTops*> tops;   // of its thread; null while it has none
+  Atomic<uint32_t> activity;  // slow calls; written by the thread
   uint32_t calls_to_sweep;
   bool budget_used_up;  // no capacity grows until the next sweep
   int64_t budget;       // bytes that capacities may still grow by

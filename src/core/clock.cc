@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kUnlimited = ~size_t{0};
 constexpr size_t kExcessSlack = size_t{256} << 10;  // so that the bound is kept by few calls, not by one for each free
 constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no second chances
+constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
 constexpr uint64_t kRetryMs = 10000;
@@ -27,6 +28,7 @@ constinit Atomic<uint64_t> next_tick{0};
 enum : uint32_t { kNoThread = 0, kThread = 1 };
 constinit Atomic<uint32_t> housekeeper{kNoThread};
 constinit Atomic<uint64_t> no_thread_before{0};
+constinit Atomic<uint64_t> next_look{0};
 
 uint64_t period_ms() {
   const auto half = static_cast<uint64_t>(options.decay) / 2;
@@ -79,7 +81,24 @@ void start_housekeeper(uint64_t now) {
   housekeeper.store(kNoThread, order::relaxed);            // relaxed: there was none
 }
 
+// The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident, so it is
+// asked, now and then: what it counts beyond the objects of the bins and what is free is theirs, or the program's own.
+void learn_live_huge() {
+  constexpr uint64_t kEveryMs = 100;
+  const size_t live = huge_live_bytes();
+  const uint64_t now = os::now_ms();
+  uint64_t due = next_look.load(order::relaxed);  // relaxed: a time
+  if (live < kWorthALook) return set_live_huge(0);
+  // relaxed: whoever moves the time forward asks
+  if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return;
+  const size_t process = os::resident_bytes();
+  const auto known = static_cast<size_t>(page_counts.resident.load(order::relaxed));  // relaxed: an estimate
+  const size_t rest = process > known ? process - known : 0;
+  set_live_huge(rest < live ? rest : live);
+}
+
 FOLIO_NOINLINE void keep_bound() {
+  learn_live_huge();
   const size_t excess = dirty_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
@@ -90,7 +109,7 @@ FOLIO_NOINLINE void keep_bound() {
   // A second chance: what is dirty now goes next time, unless it is used until then. Rejected: to purge anything at
   // once, which made a program with 64 buffers of up to 1 MiB touch new pages at every turn, ten times slower.
   age_bins();
-  if (excess > kExcessMost) purge_everything(PurgeWhich::kAll, most - aged);
+  if (excess > kExcessMost || options.decay == 0) purge_everything(PurgeWhich::kAll, most - aged);
 }
 
 }  // namespace

@@ -125,14 +125,16 @@ void mend_dirty(Descriptor& d) {
   }
 }
 
-// Objects of a page and more: those whose pages are there, before any that would have to be touched anew. Whichever they
-// are, their pages go one by one, so the order by fullness would gain nothing. The folios' own hints may be stale then.
+// Objects of a page and more: those whose pages are there, before any that would have to be touched anew. Whichever
+// they are, their pages go one by one, so the order by fullness would gain nothing. The folios' own hints may be stale
+// then.
 unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
+  unsigned got = 0;
   for (HintBlock* block = blocks; block != nullptr; block = block->next) {
     for (unsigned slot = 0; slot < kWindowChunks;) {
       Descriptor* const d = find_chunk(*block, kDirty, slot);
       if (d == nullptr) break;
-      unsigned got = 0;
+      const unsigned before = got;
       for (unsigned folio = 0; folio < d->info().folios && got < want; ++folio) {
         // Relaxed: guesses, the fetch_or decides.
         const uint64_t taken = d->occupancy(folio).load(order::relaxed);
@@ -145,12 +147,12 @@ unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
           objects[got++] = object_at(*d, folio * kFolioObjects + lowest_bit(rest));
         }
       }
-      if (got != 0) return got;
-      mend_dirty(*d);
+      if (got == want) return got;
+      if (got == before) mend_dirty(*d);
       slot = window_slot(d->chunk) + 1;
     }
   }
-  return 0;
+  return got;
 }
 
 HintBlock* block_for(BinId bin, Window* window) {
@@ -318,9 +320,9 @@ struct GivenFinder {
 
 }  // namespace
 
-// Objects of one folio go back by one instruction, so they are gathered first: by a small hash table, since objects that
-// were freed in random order lie in as many folios as there are objects. (A search through the folios found so far took
-// 400 instructions an object then, half of such a program's time in free.)
+// Objects of one folio go back by one instruction, so they are gathered first: by a small hash table, since objects
+// that were freed in random order lie in as many folios as there are objects. (A search through the folios found so far
+// took 400 instructions an object then, half of such a program's time in free.)
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
   constexpr unsigned kTable = 2 * kFolioObjects;
   struct {

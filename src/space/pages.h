@@ -33,8 +33,11 @@ inline void count_dirty(int64_t bytes) { page_counts.dirty.fetch_add(bytes, orde
 size_t dirty_excess();
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
 inline bool dirty_over_floor() {
-  return page_counts.dirty.load(order::relaxed) > options.dirty_floor << 20 || options.decay == 0;  // relaxed: see above
+  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
+  return dirty > options.dirty_floor << 20 || options.decay == 0;
 }
+// What live huge objects have resident, as far as known: what a program has touched of them shows in no count.
+void set_live_huge(size_t bytes);
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 

@@ -207,7 +207,9 @@ class HugeScenario {
       if (freed[i] == 0) seen.push_back(blocks_[i]);
     }
     auto* const stacks = &world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_111free_blocksE");
-    while (HugeBlock* block = stacks[1].pop()) seen.push_back(block);
+    for (unsigned part = 0; part < 8; ++part) {  // of order 1
+      while (HugeBlock* block = stacks[8 + part].pop()) seen.push_back(block);
+    }
     auto& spares = world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_117spare_descriptorsE");
     while (HugeBlock* block = spares.pop()) seen.push_back(block);
     std::sort(seen.begin(), seen.end());

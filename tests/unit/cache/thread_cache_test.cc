@@ -20,9 +20,7 @@ namespace {
 
 const BinId bin = bin_of(64);
 
-int64_t charge(BinId each, unsigned capacity) {
-  return int64_t{info_of(each).size} * capacity;
-}
+int64_t charge(BinId each, unsigned capacity) { return int64_t{info_of(each).size} * capacity; }
 
 // Malloc and free by their slow halves and the tops, as core/ does it.
 void* pop(BinId each) {

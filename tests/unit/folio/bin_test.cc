@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "folio/purge.h"
 #include "os/os.h"
 #include "space/region.h"
 #include "unit/support.h"
@@ -133,6 +134,49 @@ TEST(Bin, LowerChunksBeforeHigherOnes) {
     taken.take(1);
     EXPECT_EQ(taken.last(), sorted[i]) << i;
   }
+}
+
+// Of objects of a page and more those that are resident come first, wherever they lie.
+TEST(Bin, ResidentObjectsFirst) {
+  const BinId each = bin_of(300 * 1024);
+  void* objects[20];
+  for (void*& object : objects) ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  give_objects(each, objects, 20, "test");
+  purge_bins(PurgeWhich::kAll, ~size_t{0});
+  for (void*& object : objects) ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  const PageDelta delta;
+  give_objects(each, objects + 3, 1, "test");
+  purge_bins(PurgeWhich::kAll, ~size_t{0});
+  give_objects(each, objects + 13, 1, "test");  // the only one that is free and resident
+  void* object = nullptr;
+  ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  EXPECT_EQ(object, objects[13]) << "not the lowest";
+  ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  EXPECT_EQ(object, objects[3]);
+  EXPECT_EQ(delta.dirty(), 0);
+  give_objects(each, objects, 20, "test");
+  purge_bins(PurgeWhich::kAll, ~size_t{0});
+}
+
+// Where the bin itself has nothing resident, a neighbour's resident object saves touching pages anew.
+TEST(Bin, ALargeObjectMayComeFromALargerBin) {
+  const BinId wanted = bin_of(300 * 1024), neighbour = bin_of(400 * 1024), far = bin_of(900 * 1024);
+  bool zero = true;
+  void* of_neighbour = nullptr;
+  void* of_far = nullptr;
+  ASSERT_EQ(take_objects(neighbour, &of_neighbour, 1), 1u);
+  ASSERT_EQ(take_objects(far, &of_far, 1), 1u);
+  give_objects(neighbour, &of_neighbour, 1, "test");
+  give_objects(far, &of_far, 1, "test");
+  void* const object = take_large(wanted, &zero);
+  EXPECT_EQ(object, of_neighbour);
+  EXPECT_FALSE(zero);
+  void* const own = take_large(wanted, &zero);
+  ASSERT_NE(own, nullptr);
+  EXPECT_EQ(chunk_code(own), index(wanted)) << "more than twice the size would be too much";
+  give_objects(neighbour, &object, 1, "test");
+  give_objects(wanted, &own, 1, "test");
+  purge_bins(PurgeWhich::kAll, ~size_t{0});
 }
 
 TEST(Bin, OneTakeReachesOverFoliosAndChunks) {

@@ -327,9 +327,25 @@ TEST_F(Huge, FreedBeyondTheBoundIsPurgedAtOnce) {
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(2 * kMiB));
   fill(large, 1);
   huge_free(large);
-  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(2 * kMiB));
-  EXPECT_EQ(large->touched_bytes, 0u);
-  EXPECT_TRUE(all_zero(large->base, 5 * kMiB));
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(4 * kMiB)) << "what is over, and no more";
+  EXPECT_EQ(small->touched_bytes, 0u) << "first what has waited longer";
+  EXPECT_EQ(large->touched_bytes, 4 * kMiB);
+  EXPECT_TRUE(all_zero(large->base + 4 * kMiB, kMiB));
+}
+
+TEST_F(Huge, ABlockIsReusedForWhatNeedsAboutItsPages) {
+  HugeBlock* const larger = huge_alloc(7 * kMiB, 1);
+  HugeBlock* const smaller = huge_alloc(5 * kMiB, 1);
+  huge_free(smaller);
+  huge_free(larger);
+  EXPECT_EQ(huge_alloc(5 * kMiB, 1), smaller) << "though the other one was freed last";
+  EXPECT_EQ(huge_alloc(6 * kMiB, 1), larger) << "the nearest that there is";
+  huge_free(smaller);
+  huge_free(larger);
+  EXPECT_EQ(huge_alloc(8 * kMiB, 1), larger);
+  EXPECT_EQ(huge_alloc(8 * kMiB, 1), smaller) << "a smaller part is better than none";
+  huge_free(smaller);
+  huge_free(larger);
 }
 
 TEST_F(Huge, UnmapFreeGivesAddressSpaceBack) {
