@@ -79,6 +79,8 @@ struct BinInfo {
   uint8_t magazine_most;  // the most objects a thread's magazine holds; 0: threads do not cache this bin
   bool has_offset;        // objects start at a hashed cache line of the slot's first page
   bool tracks_objects;    // residency is known for each object, not for each purge unit
+
+  constexpr bool cached() const { return magazine_most >= 2; }  // whether magazines hold its objects
 };
 
 inline constexpr unsigned kMagazineObjects = 62;

@@ -83,23 +83,25 @@ void start_housekeeper(uint64_t now) {
 
 // The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident, so it is
 // asked, now and then: what it counts beyond the objects of the bins and what is free is theirs, or the program's own.
-void learn_live_huge() {
+// Returns whether it was.
+bool learn_live_huge() {
   constexpr uint64_t kEveryMs = 100;
   const size_t live = huge_live_bytes();
+  if (live < kWorthALook) return false;
   const uint64_t now = os::now_ms();
   uint64_t due = next_look.load(order::relaxed);  // relaxed: a time
-  if (live < kWorthALook) return set_live_huge(0);
   // relaxed: whoever moves the time forward asks
-  if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return;
+  if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return false;
   const size_t process = os::resident_bytes();
   const auto known = static_cast<size_t>(page_counts.resident.load(order::relaxed));  // relaxed: an estimate
   const size_t rest = process > known ? process - known : 0;
   set_live_huge(rest < live ? rest : live);
+  return true;
 }
 
 FOLIO_NOINLINE void keep_bound() {
-  learn_live_huge();
-  const size_t excess = dirty_excess();
+  size_t excess = dirty_excess();
+  if (excess != 0 && learn_live_huge()) excess = dirty_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;

@@ -45,7 +45,7 @@ uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine) {
     resident.fetch_or(fresh, order::relaxed);  // relaxed: see above
     count_resident(bytes_of(popcount(fresh), d.info()));
   }
-  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()));
+  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()), !d.info().cached());
   Word& aged = d.aged(folio);
   if ((aged.load(order::relaxed) & mine) != 0) aged.fetch_and(~mine, order::relaxed);  // relaxed: see above
   return fresh;
@@ -61,12 +61,13 @@ void note_taken_unit(Descriptor& d, unsigned folio) {
   const bool was_resident = (resident.load(order::relaxed) & bit) != 0 ||
                             (resident.fetch_or(bit, order::relaxed) & bit) != 0;  // relaxed: see above
   if (was_resident) {
-    count_dirty(-bytes_of(kFolioObjects, info));
+    count_dirty(-bytes_of(kFolioObjects, info), false);
   } else {
     const unsigned first = unit << shift, rest = info.folios - first;
     const unsigned folios = rest < (1u << shift) ? rest : 1u << shift;
     count_resident(bytes_of(folios * kFolioObjects, info));
-    if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));  // its neighbours are free and resident
+    // Its neighbours are free and resident.
+    if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info), false);
   }
   Word& aged = d.aged(unit / 64);
   if ((aged.load(order::relaxed) & bit) != 0) aged.fetch_and(~bit, order::relaxed);  // relaxed: see above
@@ -273,9 +274,9 @@ namespace {
 void note_given(Descriptor& d, const Cleared& cleared) {
   if (cleared.bits == 0) return;
   if (d.info().tracks_objects) {
-    count_dirty(bytes_of(popcount(cleared.bits), d.info()));
+    count_dirty(bytes_of(popcount(cleared.bits), d.info()), !d.info().cached());
   } else if (cleared.left == 0) {
-    count_dirty(bytes_of(kFolioObjects, d.info()));
+    count_dirty(bytes_of(kFolioObjects, d.info()), false);
   } else {
     return;
   }

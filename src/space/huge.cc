@@ -83,7 +83,7 @@ void visit_stacks(Visit&& visit) {
 // Page accounts hold waiting blocks only: what a live huge object has touched is not known.
 void count_waiting(const HugeBlock& block, int64_t sign) {
   count_resident(sign * static_cast<int64_t>(block.touched_bytes));
-  count_dirty(sign * static_cast<int64_t>(block.touched_bytes));
+  count_dirty(sign * static_cast<int64_t>(block.touched_bytes), true);
 }
 
 // Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a page.
@@ -201,6 +201,7 @@ bool huge_free(HugeBlock* block) {
   live_count.fetch_sub(1, order::relaxed);              // relaxed: a statistic
   touch(*block);                                        // it was the program's: all of it may be resident
   live.fetch_sub(block->usable_bytes, order::relaxed);  // relaxed: a statistic
+  cap_live_huge(huge_live_bytes());
   if (block->unmap_when_freed && unmap_block(block)) return true;
   count_waiting(*block, 1);
   put_waiting(*block);

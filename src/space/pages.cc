@@ -20,15 +20,25 @@ bool timekeeper_runs() { return timekeeper.load(order::relaxed); }          // r
 // relaxed: an estimate
 void set_live_huge(size_t bytes) { live_huge.store(static_cast<int64_t>(bytes), order::relaxed); }
 
+void cap_live_huge(size_t bytes) {
+  const auto cap = static_cast<int64_t>(bytes);
+  if (live_huge.load(order::relaxed) > cap) live_huge.store(cap, order::relaxed);  // relaxed: an estimate
+}
+
 size_t dirty_excess() {
   if (options.decay != 0 && timekeeper_runs()) return 0;
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
   const int64_t floor = options.dirty_floor << 20;
   if (options.decay != 0 && dirty <= floor) return 0;
-  const int64_t live = page_counts.resident.load(order::relaxed) - dirty;  // relaxed: an estimate
-  const int64_t quarter = (live + live_huge.load(order::relaxed)) / 4;     // relaxed: as above
-  const int64_t bound = options.decay == 0 ? 0 : floor > quarter ? floor : quarter;
-  return dirty > bound ? static_cast<size_t>(dirty - bound) : 0;
+  if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
+  // Relaxed: estimates.
+  const int64_t live = page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
+  const int64_t large = page_counts.dirty_large.load(order::relaxed);
+  const int64_t most = live < kLargeTolerated ? live : kLargeTolerated;
+  const int64_t tolerated = large < most ? large : most;
+  const int64_t rest = tolerated > 0 ? dirty - tolerated : dirty;
+  const int64_t bound = floor > live / 4 ? floor : live / 4;
+  return rest > bound ? static_cast<size_t>(rest - bound) : 0;
 }
 
 bool purge_pages(void* address, size_t bytes) {

@@ -16,6 +16,7 @@ namespace folio {
 struct alignas(64) PageCounts {
   Atomic<int64_t> resident{0};      // bytes of objects' pages that may be resident
   Atomic<int64_t> dirty{0};         // of these, bytes that are free
+  Atomic<int64_t> dirty_large{0};   // of these, of objects that no magazine holds: over 32 KiB, and huge ones
   Atomic<uint64_t> purged{0};       // bytes given back since start
   Atomic<uint64_t> purge_calls{0};  // system calls for it
 };
@@ -25,11 +26,15 @@ extern PageCounts page_counts;
 // relaxed: see above
 inline void count_resident(int64_t bytes) { page_counts.resident.fetch_add(bytes, order::relaxed); }
 // relaxed: see above
-inline void count_dirty(int64_t bytes) { page_counts.dirty.fetch_add(bytes, order::relaxed); }
+inline void count_dirty(int64_t bytes, bool large) {
+  page_counts.dirty.fetch_add(bytes, order::relaxed);                   // relaxed: see above
+  if (large) page_counts.dirty_large.fetch_add(bytes, order::relaxed);  // relaxed: see above
+}
 
-// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. 0: none, also
-// while a housekeeper keeps time: decay alone decides then, and a program that frees and allocates in turns keeps its
-// pages.
+// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live; beside that, of
+// large and huge objects as much as is live, up to kLargeTolerated: each of their mallocs may touch hundreds of pages
+// anew, where one of a small object seldom touches any. 0: none, also while a housekeeper keeps time: decay alone decides
+// then, and a program that frees and allocates in turns keeps its pages.
 size_t dirty_excess();
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
 inline bool dirty_over_floor() {
@@ -38,6 +43,8 @@ inline bool dirty_over_floor() {
 }
 // What live huge objects have resident, as far as known: what a program has touched of them shows in no count.
 void set_live_huge(size_t bytes);
+void cap_live_huge(size_t bytes);  // there are no more than that
+inline constexpr int64_t kLargeTolerated = int64_t{64} << 20;
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 

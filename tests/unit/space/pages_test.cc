@@ -13,7 +13,7 @@ constexpr auto kSigned = static_cast<int64_t>(kMiB);
 // Makes the counts what a test wants them to be, and puts them back.
 class Counts {
  public:
-  Counts(int64_t live, int64_t dirty) : live_(live), dirty_(dirty) { add(1); }
+  Counts(int64_t live, int64_t dirty, bool large) : live_(live), dirty_(dirty), large_(large) { add(1); }
   ~Counts() { add(-1); }
   Counts(const Counts&) = delete;
   Counts& operator=(const Counts&) = delete;
@@ -21,13 +21,14 @@ class Counts {
  private:
   void add(int sign) const {
     count_resident(sign * (live_ + dirty_));
-    count_dirty(sign * dirty_);
+    count_dirty(sign * dirty_, large_);
   }
   int64_t live_, dirty_;
+  bool large_;
 };
 
-size_t excess(int64_t live, int64_t dirty) {
-  const Counts counts(live * kSigned, dirty * kSigned);
+size_t excess(int64_t live, int64_t dirty, bool large = false) {
+  const Counts counts(live * kSigned, dirty * kSigned, large);
   return dirty_excess() / kMiB;
 }
 
@@ -52,6 +53,25 @@ TEST(Pages, DirtyMemoryIsToleratedUpToTheFloorOrAQuarterOfWhatIsLive) {
   EXPECT_EQ(excess(0, 1), 1u);
   EXPECT_EQ(excess(4, 2), 1u);
   EXPECT_EQ(excess(4, 1), 0u);
+}
+
+TEST(Pages, LargeObjectsAreToleratedAsFarAsAsMuchIsLive) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  EXPECT_EQ(excess(0, 17, true), 1u);
+  EXPECT_EQ(excess(20, 36, true), 0u);
+  EXPECT_EQ(excess(20, 37, true), 1u);
+  EXPECT_EQ(excess(60, 76, true), 0u);
+  EXPECT_EQ(excess(60, 80, true), 4u);
+  EXPECT_EQ(excess(1000, 64 + 250, true), 0u);
+  EXPECT_EQ(excess(1000, 64 + 251, true), 1u);
+  set_live_huge(20 * kMiB);
+  EXPECT_EQ(excess(0, 36, true), 0u) << "what is live of huge objects, as far as known";
+  EXPECT_EQ(excess(0, 37, true), 1u);
+  cap_live_huge(10 * kMiB);
+  EXPECT_EQ(excess(0, 37, true), 11u);
+  cap_live_huge(0);
+  EXPECT_EQ(excess(0, 17, true), 1u);
 }
 
 TEST(Pages, WithoutDecayNothingIsTolerated) {
