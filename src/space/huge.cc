@@ -58,17 +58,26 @@ unsigned part_of(unsigned order, size_t bytes) {
 
 void put_waiting(HugeBlock& block) { free_blocks[block.order][part_of(block.order, block.touched_bytes)].push(&block); }
 
-// A waiting block of that order, the one whose resident part is nearest to what is wanted; or null.
+HugeBlock* pop(unsigned order, unsigned part) {
+  BlockStack& stack = free_blocks[order][part];
+  return stack.looks_empty() ? nullptr : stack.pop();
+}
+
+// A waiting block that holds so much: of the blocks of its order, or else of the next, the one whose resident part is
+// nearest to what is wanted. Null if there is none.
 HugeBlock* get_waiting(unsigned order, size_t bytes) {
-  const unsigned wanted = part_of(order, bytes);
-  for (unsigned distance = 0; distance < kParts; ++distance) {
-    const unsigned parts[] = {wanted + distance, wanted - distance};
-    for (const unsigned part : parts) {
-      if (part >= kParts || free_blocks[order][part].looks_empty()) continue;
-      if (HugeBlock* block = free_blocks[order][part].pop()) return block;
+  for (unsigned o = order; o <= order + 1 && o < kHugeOrders; ++o) {
+    const unsigned wanted = part_of(o, bytes);
+    const unsigned farthest = o == order ? kParts : 3;  // not a far larger one: the rest of it would go
+    for (unsigned distance = 0; distance < farthest; ++distance) {
+      const unsigned parts[] = {wanted + distance, wanted - distance};
+      for (const unsigned part : parts) {
+        if (part == 0 || part >= kParts) continue;
+        if (HugeBlock* block = pop(o, part)) return block;
+      }
     }
   }
-  return nullptr;
+  return pop(order, 0);  // with few pages or none
 }
 
 template <class Visit>

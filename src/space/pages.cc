@@ -34,7 +34,7 @@ size_t dirty_excess() {
   // Relaxed: estimates.
   const int64_t live = page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
   const int64_t large = page_counts.dirty_large.load(order::relaxed);
-  const int64_t most = live < kLargeTolerated ? live : kLargeTolerated;
+  const int64_t most = 2 * live < kLargeTolerated ? 2 * live : kLargeTolerated;
   const int64_t tolerated = large < most ? large : most;
   const int64_t rest = tolerated > 0 ? dirty - tolerated : dirty;
   const int64_t bound = floor > live / 4 ? floor : live / 4;

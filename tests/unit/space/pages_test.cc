@@ -55,20 +55,21 @@ TEST(Pages, DirtyMemoryIsToleratedUpToTheFloorOrAQuarterOfWhatIsLive) {
   EXPECT_EQ(excess(4, 1), 0u);
 }
 
-TEST(Pages, LargeObjectsAreToleratedAsFarAsAsMuchIsLive) {
+TEST(Pages, OfLargeObjectsTwiceWhatIsLiveIsTolerated) {
   const SavedOptions saved;
   options.dirty_floor = 16;
   EXPECT_EQ(excess(0, 17, true), 1u);
-  EXPECT_EQ(excess(20, 36, true), 0u);
-  EXPECT_EQ(excess(20, 37, true), 1u);
+  EXPECT_EQ(excess(10, 36, true), 0u);
+  EXPECT_EQ(excess(10, 37, true), 1u);
   EXPECT_EQ(excess(60, 76, true), 0u);
-  EXPECT_EQ(excess(60, 80, true), 4u);
+  EXPECT_EQ(excess(60, 80, true), 0u);
+  EXPECT_EQ(excess(60, 81, true), 1u);
   EXPECT_EQ(excess(1000, 64 + 250, true), 0u);
   EXPECT_EQ(excess(1000, 64 + 251, true), 1u);
-  set_live_huge(20 * kMiB);
+  set_live_huge(10 * kMiB);
   EXPECT_EQ(excess(0, 36, true), 0u) << "what is live of huge objects, as far as known";
   EXPECT_EQ(excess(0, 37, true), 1u);
-  cap_live_huge(10 * kMiB);
+  cap_live_huge(5 * kMiB);
   EXPECT_EQ(excess(0, 37, true), 11u);
   cap_live_huge(0);
   EXPECT_EQ(excess(0, 17, true), 1u);
