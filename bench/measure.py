@@ -39,11 +39,23 @@ class Allocator:
         return "-" if self.library is None else str(self.library)
 
 
-# Debian's packages of the peers, and the files that they install.
-PEER_FILES = {
-    "jemalloc": ("libjemalloc2", "libjemalloc.so.2"),
-    "mimalloc": ("libmimalloc2.0", "libmimalloc.so.2"),
-    "tcmalloc": ("libtcmalloc-minimal4", "libtcmalloc_minimal.so.4"),
+# Where bench/peers/build.py leaves the newest versions of the peers, and their files there.
+BUILT = ROOT / "build" / "peers"
+BUILT_PEERS = {
+    "jemalloc": "libjemalloc5.so",
+    "mimalloc2": "libmimalloc2.so",
+    "mimalloc3": "libmimalloc3.so",
+    "snmalloc": "libsnmalloc.so",
+    "rpmalloc": "librpmalloc.so",
+    "tcmalloc-google": "libtcmalloc-google.so",
+}
+
+# Debian's packages of the peers, the files that they install, and the built ones that are the same, but newer.
+DEBIAN_PEERS = {
+    "tcmalloc": ("libtcmalloc-minimal4", "libtcmalloc_minimal.so.4", ""),
+    "tbb": ("libtbbmalloc2", "libtbbmalloc_proxy.so.2", ""),
+    "jemalloc-debian": ("libjemalloc2", "libjemalloc.so.2", "jemalloc"),
+    "mimalloc-debian": ("libmimalloc2.0", "libmimalloc.so.2", "mimalloc2"),
 }
 
 
@@ -51,16 +63,26 @@ def library_folders() -> list[Path]:
     return [Path("/usr/lib") / f"{os.uname().machine}-linux-gnu", Path("/usr/lib64"), Path("/usr/lib")]
 
 
-def find_peers(folders: list[Path] | None = None) -> tuple[list[Allocator], list[str]]:
-    """The peers that are installed, glibc first, and the packages of those that are not."""
+def find_peers(
+    folders: list[Path] | None = None, built: Path = BUILT, *, everything: bool = False
+) -> tuple[list[Allocator], list[str]]:
+    """The peers that are here, glibc first, and the Debian packages of those that are not.
+
+    Debian's jemalloc and mimalloc only where no newer one is built, or if `everything` is asked for.
+    """
     found, missing = [Allocator("glibc", None)], []
-    for name, (package, file_name) in PEER_FILES.items():
+    found += [Allocator(name, built / file) for name, file in BUILT_PEERS.items() if (built / file).is_file()]
+    newest = {peer.name for peer in found}
+    for name, (package, file_name, newer) in DEBIAN_PEERS.items():
+        if newer in newest and not everything:
+            continue
         for folder in library_folders() if folders is None else folders:
             if (folder / file_name).is_file():
                 found.append(Allocator(name, folder / file_name))
                 break
         else:
-            missing.append(package)
+            if newer not in newest:
+                missing.append(package)
     return found, missing
 
 
