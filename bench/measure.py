@@ -33,6 +33,7 @@ class Allocator:
 
     name: str
     library: Path | None
+    environment: tuple[tuple[str, str], ...] = ()  # what it needs there to run as its authors mean it to
 
     @property
     def preload(self) -> str:
@@ -49,6 +50,10 @@ BUILT_PEERS = {
     "rpmalloc": "librpmalloc.so",
     "tcmalloc-google": "libtcmalloc-google.so",
 }
+
+# The kernel takes one rseq area a thread: Google's tcmalloc has its per-CPU caches only if glibc does not register its
+# own.
+PEER_ENVIRONMENT = {"tcmalloc-google": (("GLIBC_TUNABLES", "glibc.pthread.rseq=0"),)}
 
 # Debian's packages of the peers, the files that they install, and the built ones that are the same, but newer.
 DEBIAN_PEERS = {
@@ -71,7 +76,9 @@ def find_peers(
     Debian's jemalloc and mimalloc only where no newer one is built, or if `everything` is asked for.
     """
     found, missing = [Allocator("glibc", None)], []
-    found += [Allocator(name, built / file) for name, file in BUILT_PEERS.items() if (built / file).is_file()]
+    for name, file_name in BUILT_PEERS.items():
+        if (built / file_name).is_file():
+            found.append(Allocator(name, built / file_name, PEER_ENVIRONMENT.get(name, ())))
     newest = {peer.name for peer in found}
     for name, (package, file_name, newer) in DEBIAN_PEERS.items():
         if newer in newest and not everything:
@@ -170,7 +177,7 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **dict(allocator.environment), **(environment or {})},
             start_new_session=True,
         )
         try:

@@ -289,16 +289,15 @@ def build_peer(name: str, fetched: Fetched, out_dir: Path, jobs: int) -> None:
     begin = time.monotonic()
     built = recipe.build(place)
     library = library_of(name, out_dir)
-    library.with_suffix(".version").write_text(place.version + "\n")
     partial = library.with_suffix(".partial")
-    shutil.copyfile(built, partial)
-    partial.chmod(0o755)
+    place.run(["strip", "--strip-debug", "-o", partial, built])
+    library.with_suffix(".version").write_text(place.version + "\n")
     partial.replace(library)
     say(f"built {name} in {time.monotonic() - begin:.0f} s")
 
 
 def ingredients() -> list[Path]:
-    return [path for path in HERE.rglob("*") if path.name in ("Cargo.lock", "CMakeLists.txt", "build.py")]
+    return [path for path in HERE.rglob("*") if path.suffix in (".lock", ".map", ".txt", ".py")]
 
 
 def read_resolved(text: str) -> dict[str, str]:
@@ -350,18 +349,18 @@ def debian_version(library: Path) -> str:
 
 def version_of(allocator: Allocator, out_dir: Path) -> str:
     if allocator.library is None:
-        return os.confstr("CS_GNU_LIBC_VERSION") or "?"
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "?").removeprefix("glibc ")
     if allocator.library.parent == out_dir:
         return allocator.library.with_suffix(".version").read_text().strip()
     return debian_version(allocator.library)
 
 
 def row(allocator: Allocator, version: str, problem: str) -> list[str]:
-    if allocator.library is None:
-        return [allocator.name, version, "the libc's own", "", problem and "no" or "yes"]
-    path = allocator.library
+    proven, path = "no" if problem else "yes", allocator.library
+    if path is None:
+        return [allocator.name, version, "the libc's own", "", proven]
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    return [allocator.name, version, str(shown), f"{path.stat().st_size / 1024:.0f} KiB", problem and "no" or "yes"]
+    return [allocator.name, version, str(shown), f"{path.stat().st_size / 1024:.0f} KiB", proven]
 
 
 def table(rows: list[list[str]]) -> str:
