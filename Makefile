@@ -39,7 +39,7 @@ bench: bootstrap-bench build
 	@python3 bench/run.py $(BENCH)
 
 peers: bootstrap-peers
-	@python3 bench/peers/build.py $(PEERS)
+	@python3 bench/peers/build_peers.py $(PEERS)
 
 install: build
 	@cmake --install build --prefix '$(PREFIX)' > build/install.log

@@ -40,7 +40,7 @@ class Allocator:
         return "-" if self.library is None else str(self.library)
 
 
-# Where bench/peers/build.py leaves the newest versions of the peers, and their files there.
+# Where bench/peers/build_peers.py leaves the newest versions of the peers, and their files there.
 BUILT = ROOT / "build" / "peers"
 BUILT_PEERS = {
     "jemalloc": "libjemalloc5.so",

@@ -1,7 +1,7 @@
 // resolve NAME...
 //
 // Allocates and frees through every function of the malloc family, in two threads, then prints for each NAME the file
-// that the loader took it from, and the process's map. build.py runs it under each peer.
+// that the loader took it from, and the process's map. build_peers.py runs it under each peer.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

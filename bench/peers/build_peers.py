@@ -300,19 +300,20 @@ def ingredients() -> list[Path]:
     return [path for path in HERE.rglob("*") if path.suffix in (".lock", ".map", ".txt", ".py")]
 
 
-def read_resolved(text: str) -> dict[str, str]:
-    """What resolve.c prints before the map: the file of each function."""
-    lines = [line.split(" ", 1) for line in text.splitlines()[: len(FUNCTIONS)]]
-    return {line[0]: line[1] for line in lines if len(line) == 2 and line[0] in FUNCTIONS}
+def read_resolved(text: str) -> tuple[dict[str, str], str]:
+    """What resolve.c prints: the file of each function, and the map."""
+    lines = text.splitlines()
+    pairs = [line.partition(" ") for line in lines[: len(FUNCTIONS)]]
+    return {name: path for name, _, path in pairs}, "\n".join(lines[len(FUNCTIONS) :])
 
 
 def why_unproven(allocator: Allocator, status: int, output: str) -> str:
     """What speaks against a process having run on the allocator; "" if nothing does."""
     if status != 0:
         return f"a small program on it ends with status {status}"
-    if allocator.library is not None and not maps_hold(output, allocator.library):
+    resolved, maps = read_resolved(output)
+    if allocator.library is not None and not maps_hold(maps, allocator.library):
         return "its library is not in the map of a process"
-    resolved = read_resolved(output)
     elsewhere = [name for name in FUNCTIONS if not serves(allocator, resolved.get(name, ""))]
     if elsewhere:
         return f"{', '.join(elsewhere)}: not from it but from {resolved.get(elsewhere[0], 'nowhere')}"
@@ -409,7 +410,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except BenchError as error:
-        say(f"bench/peers/build.py: {error}")
+        say(f"bench/peers/build_peers.py: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
