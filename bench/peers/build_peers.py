@@ -271,6 +271,22 @@ def library_of(name: str, out_dir: Path) -> Path:
     return out_dir / BUILT_PEERS[name]
 
 
+def soname(dynamic_section: str) -> str:
+    """Of what `readelf -d` prints; "" if the library has none."""
+    match = re.search(r"\(SONAME\).*\[(.+)\]", dynamic_section)
+    return match[1] if match else ""
+
+
+def link_soname(library: Path) -> None:
+    """A program that is linked against the library asks for that name, and must not get Debian's older one."""
+    section = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
+    name = soname(section)
+    if name not in ("", library.name):
+        link = library.with_name(name)
+        link.unlink(missing_ok=True)
+        link.symlink_to(library.name)
+
+
 def build_peer(name: str, fetched: Fetched, out_dir: Path, jobs: int) -> None:
     """Leaves the library, and its version beside it, or raises BenchError."""
     recipe = RECIPES[name]
@@ -293,6 +309,7 @@ def build_peer(name: str, fetched: Fetched, out_dir: Path, jobs: int) -> None:
     place.run(["strip", "--strip-debug", "-o", partial, built])
     library.with_suffix(".version").write_text(place.version + "\n")
     partial.replace(library)
+    link_soname(library)
     say(f"built {name} in {time.monotonic() - begin:.0f} s")
 
 
@@ -387,7 +404,7 @@ def main() -> int:
             continue
         try:
             build_peer(name, fetched, out_dir, arguments.jobs)
-        except (BenchError, OSError) as error:
+        except (BenchError, OSError, subprocess.CalledProcessError) as error:
             failed += 1
             say(f"{name}: {error}")
     launcher, program = build_launcher(out_dir), build_resolve(out_dir)

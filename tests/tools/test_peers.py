@@ -133,6 +133,11 @@ class TestBuild:
         with pytest.raises(measure.BenchError, match="2 files"):
             build_peers.only_file(tmp_path, "libx.so*")
 
+    def test_soname(self):
+        line = " 0x000000000000000e (SONAME)             Library soname: [libjemalloc.so.2]\n"
+        assert build_peers.soname(f"Dynamic section\n{line} 0x1 (NEEDED) [libc.so.6]\n") == "libjemalloc.so.2"
+        assert build_peers.soname(" 0x1 (NEEDED)  Shared library: [libc.so.6]\n") == ""
+
     def test_a_failing_step_says_why_and_where(self, tmp_path):
         place = build_peers.Workplace(tmp_path, tmp_path, tmp_path / "x.log", 1, "1.0")
         place.run(["sh", "-c", "echo fine"])
