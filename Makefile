@@ -15,6 +15,7 @@ help:
 	@echo "make build            libfolio.so, libfolio.a, libfolio.o, libfolio-embed.so in build/"
 	@echo "make install          libraries, headers, CMake package, pkg-config files to PREFIX=$(PREFIX)"
 	@echo "make bench            the benchmarks, beside other allocators"
+	@echo "make peers            builds the newest versions of those allocators, for make bench"
 	@echo "make sanitize         unit, stress and model tests under ThreadSanitizer, then AddressSanitizer and UBSan"
 	@echo "make clang            builds with clang, warnings as errors; unit tests"
 	@echo "make fuzz             the fuzz targets, some seconds each"
@@ -36,6 +37,9 @@ test: bootstrap-test
 
 bench: bootstrap-bench build
 	@python3 bench/run.py $(BENCH)
+
+peers: bootstrap-peers
+	@python3 bench/peers/build_peers.py $(PEERS)
 
 install: build
 	@cmake --install build --prefix '$(PREFIX)' > build/install.log
@@ -72,5 +76,5 @@ clean:
 	rm -rf build build-*
 
 .NOTPARALLEL:
-.PHONY: help build try test bench install sanitize tsan asan clang fuzz cross musl
+.PHONY: help build try test bench peers install sanitize tsan asan clang fuzz cross musl
 .PHONY: check check-house check-tidy check-shell format clean

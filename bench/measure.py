@@ -33,17 +33,34 @@ class Allocator:
 
     name: str
     library: Path | None
+    environment: tuple[tuple[str, str], ...] = ()  # what it needs there to run as its authors mean it to
 
     @property
     def preload(self) -> str:
         return "-" if self.library is None else str(self.library)
 
 
-# Debian's packages of the peers, and the files that they install.
-PEER_FILES = {
-    "jemalloc": ("libjemalloc2", "libjemalloc.so.2"),
-    "mimalloc": ("libmimalloc2.0", "libmimalloc.so.2"),
-    "tcmalloc": ("libtcmalloc-minimal4", "libtcmalloc_minimal.so.4"),
+# Where bench/peers/build_peers.py leaves the newest versions of the peers, and their files there.
+BUILT = ROOT / "build" / "peers"
+BUILT_PEERS = {
+    "jemalloc": "libjemalloc5.so",
+    "mimalloc2": "libmimalloc2.so",
+    "mimalloc3": "libmimalloc3.so",
+    "snmalloc": "libsnmalloc.so",
+    "rpmalloc": "librpmalloc.so",
+    "tcmalloc-google": "libtcmalloc-google.so",
+}
+
+# The kernel takes one rseq area a thread: Google's tcmalloc has its per-CPU caches only if glibc does not register its
+# own.
+PEER_ENVIRONMENT = {"tcmalloc-google": (("GLIBC_TUNABLES", "glibc.pthread.rseq=0"),)}
+
+# Debian's packages of the peers, the files that they install, and the built ones that are the same, but newer.
+DEBIAN_PEERS = {
+    "tcmalloc": ("libtcmalloc-minimal4", "libtcmalloc_minimal.so.4", ""),
+    "tbb": ("libtbbmalloc2", "libtbbmalloc_proxy.so.2", ""),
+    "jemalloc-debian": ("libjemalloc2", "libjemalloc.so.2", "jemalloc"),
+    "mimalloc-debian": ("libmimalloc2.0", "libmimalloc.so.2", "mimalloc2"),
 }
 
 
@@ -51,16 +68,28 @@ def library_folders() -> list[Path]:
     return [Path("/usr/lib") / f"{os.uname().machine}-linux-gnu", Path("/usr/lib64"), Path("/usr/lib")]
 
 
-def find_peers(folders: list[Path] | None = None) -> tuple[list[Allocator], list[str]]:
-    """The peers that are installed, glibc first, and the packages of those that are not."""
+def find_peers(
+    folders: list[Path] | None = None, built: Path = BUILT, *, everything: bool = False
+) -> tuple[list[Allocator], list[str]]:
+    """The peers that are here, glibc first, and the Debian packages of those that are not.
+
+    Debian's jemalloc and mimalloc only where no newer one is built, or if `everything` is asked for.
+    """
     found, missing = [Allocator("glibc", None)], []
-    for name, (package, file_name) in PEER_FILES.items():
+    for name, file_name in BUILT_PEERS.items():
+        if (built / file_name).is_file():
+            found.append(Allocator(name, built / file_name, PEER_ENVIRONMENT.get(name, ())))
+    newest = {peer.name for peer in found}
+    for name, (package, file_name, newer) in DEBIAN_PEERS.items():
+        if newer in newest and not everything:
+            continue
         for folder in library_folders() if folders is None else folders:
             if (folder / file_name).is_file():
                 found.append(Allocator(name, folder / file_name))
                 break
         else:
-            missing.append(package)
+            if newer not in newest:
+                missing.append(package)
     return found, missing
 
 
@@ -148,7 +177,7 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **dict(allocator.environment), **(environment or {})},
             start_new_session=True,
         )
         try:

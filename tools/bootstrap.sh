@@ -10,7 +10,8 @@ declare -A sets=(
   [build]="$build"
   [test]="$build libgtest-dev pkg-config binutils python3-pytest git libpython3.11-testsuite perl sqlite3 xz-utils"
   [real]="ghostscript nodejs redis-server"
-  [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 valgrind"
+  [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbbmalloc2 valgrind"
+  [peers]="$build binutils libtcmalloc-minimal4 libtbbmalloc2"
   [tsan]="$build libgtest-dev"
   [asan]="$build libgtest-dev"
   [clang]="$build libgtest-dev clang"
@@ -19,6 +20,8 @@ declare -A sets=(
   [musl]="$build musl-tools"
   [check]="$build libgtest-dev clang-format clang-tidy python3-venv shellcheck"
 )
+# Any cargo will do, and many have one that is not Debian's.
+command -v cargo >/dev/null || sets[peers]+=' cargo'
 ruff='ruff==0.14.5'
 
 missing_packages() {

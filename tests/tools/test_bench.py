@@ -81,12 +81,6 @@ class TestReport:
 
 
 class TestMeasure:
-    def test_peers_are_found_by_their_files(self, tmp_path):
-        (tmp_path / "libmimalloc.so.2").touch()
-        found, missing = measure.find_peers([tmp_path])
-        assert [(a.name, a.library) for a in found] == [("glibc", None), ("mimalloc", tmp_path / "libmimalloc.so.2")]
-        assert missing == ["libjemalloc2", "libtcmalloc-minimal4"]
-
     def test_maps_hold_the_real_file_only(self, tmp_path):
         real, link = tmp_path / "libx.so.0.1", tmp_path / "libx.so"
         real.touch()
