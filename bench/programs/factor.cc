@@ -22,9 +22,9 @@ namespace {
 using bench::Number;
 using bench::Param;
 
-Param p{"p", 1000000000039, "one factor, a prime"};
-Param q{"q", 2000000000003, "the other factor, another prime"};
-Param base_size{"base", 120, "primes in the factor base"};
+Param p{"p", 100000000000000003, "one factor, a prime"};
+Param q{"q", 300000000000000011, "the other factor, another prime"};
+Param base_size{"base", 200, "primes in the factor base"};
 
 constexpr size_t kSpare = 10;  // relations beyond those that must be dependent; each fails once in two
 
@@ -100,15 +100,16 @@ void find_relations(Factoring *f) {
     old_a = std::move(a);
     a = std::move(next_a);
     Number next_p = partial * big_q - big_p;
-    Number next_q = Number::compare(big_p, next_p) >= 0 ? old_q + partial * (big_p - next_p)
-                                                        : old_q - partial * (next_p - big_p);
+    Number next_q =
+        Number::compare(big_p, next_p) >= 0 ? old_q + partial * (big_p - next_p) : old_q - partial * (next_p - big_p);
     old_q = std::move(big_q);
     big_q = std::move(next_q);
     big_p = std::move(next_p);
     negative = !negative;
     ++f->steps;
-    if (big_q.is(1)) bench::die("the continued fraction has a period of only %llu; choose other factors",
-                                static_cast<unsigned long long>(f->steps));
+    if (big_q.is(1))
+      bench::die("the continued fraction has a period of only %llu; choose other factors",
+                 static_cast<unsigned long long>(f->steps));
     exponents.assign(exponents.size(), 0);
     if (!divides_out(f->primes, big_q, &exponents)) continue;
     exponents[0] = negative;

@@ -100,8 +100,7 @@ int main(int argc, char **argv) {
     seconds = bench::seconds_since(begin);
   }
   bench::Random random(seed);
-  for (size_t i = 0; i < threads * held; ++i)
-    release(&groups[i], groups[i].count, kLifo, &ledgers[i / held], &random);
+  for (size_t i = 0; i < threads * held; ++i) release(&groups[i], groups[i].count, kLifo, &ledgers[i / held], &random);
   bench::Ledger::must_balance(ledgers, threads);
   bench::Json("group_cycles")
       .number("seconds", seconds)

@@ -53,10 +53,10 @@ struct alignas(128) Slot {
 struct Test {
   bench::Ledger *ledgers;
   Worker *workers;
-  Slot *slots = nullptr;                // of test 2
+  Slot *slots = nullptr;  // of test 2
   size_t slot_count = 0;
-  bench::BatchQueue *queue = nullptr;   // of test 3
-  uint64_t share = 0;                   // objects or batches for each thread that allocates
+  bench::BatchQueue *queue = nullptr;  // of test 3
+  uint64_t share = 0;                  // objects or batches for each thread that allocates
 };
 
 // A coin says whether to allocate or to free; at the limits there is no choice.

@@ -44,8 +44,7 @@ void swap_objects(Exchange *exchange, size_t index, uint64_t count) {
     void *sent = own->allocate(bytes);
     void *received = exchange->slots[random.below(exchange->slot_count)].exchange(sent, std::memory_order_acq_rel);
     if (received != nullptr) own->release(received);
-    if (index == 0 && i % kLookEvery == 0)
-      exchange->live.look(bench::Ledger::live_bytes(exchange->ledgers, threads));
+    if (index == 0 && i % kLookEvery == 0) exchange->live.look(bench::Ledger::live_bytes(exchange->ledgers, threads));
   }
 }
 
@@ -56,8 +55,10 @@ int main(int argc, char **argv) {
   const size_t smallest = size != 0 ? size : min_size;
   if (threads == 0 || slots == 0 || smallest < bench::kMinMarked || min_size > max_size)
     bench::die("%s: threads and slots must be at least 1, sizes at least 12, and min at most max", argv[0]);
-  Exchange exchange{bench::map_array<std::atomic<void *>>(threads * slots), threads * slots,
-                    bench::map_array<bench::Ledger>(threads), {}};
+  Exchange exchange{bench::map_array<std::atomic<void *>>(threads * slots),
+                    threads * slots,
+                    bench::map_array<bench::Ledger>(threads),
+                    {}};
   const uint64_t share = ops / threads;
   bench::Barrier start(static_cast<unsigned>(threads + 1)), ready(static_cast<unsigned>(threads + 1));
   bench::Threads workers(threads, [&](size_t i) {
