@@ -1,16 +1,16 @@
 // group_cycles: blocks are allocated in groups of one size and freed in groups, in part, in three orders.
 //
 // Source: in the manner of sh6bench, a commercial benchmark of MicroQuill that Evans' announcement of jemalloc (2005)
-// reports: groups of blocks of random sizes, some of which are held longer, freed in different orders. Written from such
-// descriptions; its figures are not comparable with the original's.
+// reports: groups of blocks of random sizes, some of which are held longer, freed in different orders. Written from
+// such descriptions; its figures are not comparable with the original's.
 //
 // Stresses: runs of mallocs of one size followed by runs of frees: last in first out, which caches like; first in first
 // out, which sends what is oldest back first; and random. Half-freed groups leave holes that the next groups fill.
 //
 // There are `held` places for groups. Each cycle picks one at random. An empty place gets a new group: 1 to `group`
 // blocks of one size, small ones more often. A group that is there is freed in one of the three orders, drawn anew each
-// time: whole, or, once in its life, only half of it. Reported: throughput, and peak memory by the bytes held at most (the
-// first thread looks whenever it has allocated a group).
+// time: whole, or, once in its life, only half of it. Reported: throughput, and peak memory by the bytes held at most
+// (the first thread looks whenever it has allocated a group).
 
 #include "bench.h"
 #include "marks.h"

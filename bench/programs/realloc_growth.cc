@@ -1,7 +1,7 @@
 // realloc_growth: many vectors grow at the same time by realloc.
 //
-// Source: the way in which C programs read lines, build strings and collect results; Kuszmaul, "SuperMalloc", ISMM 2015,
-// and the other papers measure no realloc.
+// Source: the way in which C programs read lines, build strings and collect results. Kuszmaul, "SuperMalloc", ISMM
+// 2015, and the other papers measure no realloc.
 //
 // Stresses: growing in place, moving of what has grown, and the holes that outgrown blocks leave. Half of the vectors
 // double when they are full; the others grow by a constant step of 64 elements, which is quadratic where each realloc

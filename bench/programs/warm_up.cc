@@ -7,9 +7,9 @@
 //
 // Stresses: what happens in the first milliseconds: first use of threads, caches that grow, page faults.
 //
-// The work is that of malloc_test.cc: producers allocate batches of objects of 8 to 2048 bytes, consumers check the first
-// byte of each and free it. Batches are of 512 objects, not 4096, so that a slot has many even if malloc is slow. With
-// show=1 the slots are printed before the result, one a line.
+// The work is that of malloc_test.cc: producers allocate batches of objects of 8 to 2048 bytes, consumers check the
+// first byte of each and free it. Batches are of 512 objects, not 4096, so that a slot has many even if malloc is slow.
+// With show=1 the slots are printed before the result, one a line.
 
 #include <algorithm>
 
