@@ -19,6 +19,7 @@ class Figure:
 SPEED = Figure("ops_per_second", "speed", "million/s", 1e-6, more_is_better=True)
 TIME = Figure("seconds", "time", "s")
 PEAK = Figure("rss_peak_bytes", "peak memory", "MiB", 2.0**-20)
+PEAK_BY_LIVE = Figure("peak_by_live", "peak memory", "x live")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,22 @@ def larson(threads: int) -> Case:
     return Case(f"larson {threads} threads", "larson", arguments, [SPEED, PEAK], ["seconds=1"])
 
 
+def tight_loop(name: str, *arguments: str) -> Case:
+    return Case(name, "tight_loop", list(arguments), [Figure("ns_per_pair", "a pair", "ns")], ["pairs=20000000"])
+
+
+def symmetric_exchange(name: str, *arguments: str) -> Case:
+    return Case(name, "symmetric_exchange", list(arguments), [SPEED, PEAK_BY_LIVE], ["ops=2000000"])
+
+
+def nalloc_test(name: str, *arguments: str) -> Case:
+    return Case(name, "nalloc_tests", list(arguments), [SPEED, PEAK], ["ops=2000000"])
+
+
+def by_live(stage: str, label: str) -> Figure:
+    return Figure(f"{stage}_by_live", label, "x live")
+
+
 def nanoseconds(call: str) -> list[Figure]:
     return [
         Figure(f"{call}_{key}_ns", f"{call} {label}", "us", 1e-3)
@@ -72,6 +89,9 @@ CASES = [
     malloc_test("malloc-test 1+1, random", "pairs=1", "size=0", "objects=10000000"),
     malloc_test("malloc-test 4+4, 64 B", "pairs=4", "size=64"),
     malloc_test("malloc-test 4+4, random", "pairs=4", "size=0", "objects=10000000"),
+    malloc_test("malloc-test 1+1, 512 B", "pairs=1", "size=512"),
+    malloc_test("malloc-test 1+1, 1024 B", "pairs=1", "size=1024"),
+    malloc_test("malloc-test 1+1, random, all touched", "pairs=1", "size=0", "objects=10000000", "touch=2"),
     larson(2),
     larson(16),
     Case(
@@ -89,17 +109,85 @@ CASES = [
         [SPEED, PEAK],
         ["ops=8000000"],
     ),
-    Case("tight loop 64 B", "tight_loop", [], [Figure("ns_per_pair", "a pair", "ns")], ["pairs=20000000"]),
+    tight_loop("tight loop 64 B"),
+    tight_loop("tight loop 64 B, batches", "batch=200"),
+    tight_loop("ideal stack", "ideal=1"),
+    tight_loop("ideal stack, batches", "ideal=1", "batch=200"),
+    Case("lever-boreham 1 thread", "lever_boreham", ["threads=1"], [SPEED], ["pairs=10000000"]),
     Case(
-        "tight loop 64 B, batches",
-        "tight_loop",
-        ["batch=200"],
-        [Figure("ns_per_pair", "a pair", "ns")],
-        ["pairs=20000000"],
+        "lever-boreham 2 threads",
+        "lever_boreham",
+        ["threads=2"],
+        [SPEED, Figure("slowest_by_fastest", "slowest thread", "x fastest")],
+        ["pairs=10000000"],
+    ),
+    symmetric_exchange("symmetric exchange 2 threads, 64 B", "size=64"),
+    symmetric_exchange("symmetric exchange 2 threads, random"),
+    symmetric_exchange("symmetric exchange 8 threads, random", "threads=8"),
+    nalloc_test("nalloc 1, private pools", "test=1"),
+    nalloc_test("nalloc 2, global pool", "test=2"),
+    nalloc_test("nalloc 3, one producer", "test=3", "threads=4"),
+    Case(
+        "warm-up",
+        "warm_up",
+        [],
+        [
+            Figure("warm_after_seconds", "to 95 % of full speed", "ms", 1e3),
+            Figure("full_ops_per_second", "full speed", "million/s", 1e-6, more_is_better=True),
+        ],
+        ["objects=1000000", "slot_ms=2"],
+    ),
+    Case("factor", "factor", [], [TIME, PEAK], ["p=1000000000039", "q=2000000000003"]),
+    Case("group cycles 1 thread", "group_cycles", [], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
+    Case("group cycles 4 threads", "group_cycles", ["threads=4"], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
+    Case("large buffers", "large_buffers", [], [TIME, PEAK_BY_LIVE], ["ops=500"]),
+    Case("large buffers 4 threads", "large_buffers", ["threads=4"], [TIME, PEAK_BY_LIVE], ["ops=500"]),
+    Case("realloc growth", "realloc_growth", [], [TIME, PEAK_BY_LIVE], ["elements=4000000", "vectors=64"]),
+    Case(
+        "calloc arrays",
+        "calloc_arrays",
+        [],
+        [TIME, Figure("peak_by_touched", "peak memory", "x touched")],
+        ["ops=60"],
+    ),
+    Case(
+        "fragmentation",
+        "fragmentation",
+        [],
+        [
+            by_live("full", "full"),
+            by_live("thinned", "nine in ten freed"),
+            by_live("rested", "1 s later"),
+            by_live("refilled", "other sizes"),
+            Figure("emptied_by_full", "empty for 1 s", "x full"),
+            TIME,
+        ],
+        ["bytes=32m", "rest=0"],
+    ),
+    Case(
+        "thread churn",
+        "thread_churn",
+        [],
+        [Figure("us_per_thread", "a thread", "us"), PEAK],
+        ["threads=1000"],
     ),
     burst("burst 1 thread", "threads=1"),
     burst("burst 1 thread, random order", "threads=1", "random=1"),
     burst("burst 4 threads", "threads=4"),
+    Case(
+        "bursts and idleness",
+        "burst_idle",
+        [],
+        [
+            Figure("burst_percent", "resident at the burst", "% of burst"),
+            Figure("after_500ms_percent", "after 0.5 s", "% of burst"),
+            Figure("after_1000ms_percent", "after 1 s", "% of burst"),
+            Figure("after_2000ms_percent", "after 2 s", "% of burst"),
+            Figure("after_5000ms_percent", "after 5 s", "% of burst"),
+            TIME,
+        ],
+        ["bytes=32m", "bursts=2", "idle_ms=500"],
+    ),
     Case(
         "idle threads",
         "idle_threads",

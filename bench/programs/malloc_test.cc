@@ -15,9 +15,7 @@
 // With touch=1 producers write the first byte of each object and consumers check it; with touch=2 producers write the
 // whole object.
 
-#include <condition_variable>
-#include <mutex>
-
+#include "batch_queue.h"
 #include "bench.h"
 
 namespace {
@@ -35,89 +33,12 @@ Param max_size{"max", 2048, "largest random size"};
 Param touch{"touch", 0, "0: no byte, 1: the first, 2: all"};
 Param seed{"seed", 1, "of the sizes"};
 
-struct Batch {
-  Batch *next;
-  void **objects;
-};
-
-// Full batches wait in order; empty ones are handed back under the same lock, in exchange. Who has found the queue
-// empty (or full) sleeps until `wake` batches have come (or gone), or all have.
-class Queue {
- public:
-  Queue(size_t workers, uint64_t batches) : capacity_(queue), wake_(wake), to_come_(batches) {
-    const size_t count = capacity_ + workers;
-    Batch *all = bench::map_array<Batch>(count);
-    void **slots = bench::map_array<void *>(count * batch);
-    for (size_t i = 0; i < count; ++i) {
-      all[i] = {empty_, slots + i * batch};
-      empty_ = &all[i];
-    }
-  }
-
-  // An empty batch to begin with: there is one for each worker.
-  Batch *take_empty() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return pop_empty();
-  }
-
-  // Hands on a full batch; returns an empty one.
-  Batch *push(Batch *full) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (length_ == capacity_) {
-      while (length_ > capacity_ - wake_) room_.wait(lock);
-    }
-    full->next = nullptr;
-    (tail_ != nullptr ? tail_->next : head_) = full;
-    tail_ = full;
-    if (++length_ > peak_length_) peak_length_ = length_;
-    --to_come_;
-    const bool enough = length_ == wake_ || to_come_ == 0;
-    Batch *empty = pop_empty();
-    lock.unlock();
-    if (enough) filled_.notify_all();
-    return empty;
-  }
-
-  // Returns the oldest full batch for an empty one, or null when all have been through.
-  Batch *pop(Batch *emptied) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    emptied->next = empty_;
-    empty_ = emptied;
-    while (length_ == 0) {
-      if (to_come_ == 0) return nullptr;
-      while (length_ < wake_ && to_come_ != 0) filled_.wait(lock);
-    }
-    Batch *full = head_;
-    head_ = full->next;
-    if (head_ == nullptr) tail_ = nullptr;
-    const bool enough = --length_ == capacity_ - wake_;
-    lock.unlock();
-    if (enough) room_.notify_all();
-    return full;
-  }
-
-  size_t peak_length() const { return peak_length_; }
-
- private:
-  Batch *pop_empty() {
-    Batch *first = empty_;
-    empty_ = first->next;
-    return first;
-  }
-
-  std::mutex mutex_;
-  std::condition_variable room_, filled_;
-  Batch *empty_ = nullptr, *head_ = nullptr, *tail_ = nullptr;
-  size_t capacity_, wake_, length_ = 0, peak_length_ = 0;
-  uint64_t to_come_;
-};
-
 // Parameters in locals: malloc and free could change a global, and reading it again would cost as much as they do.
-void produce(Queue *q, size_t index, uint64_t batches) {
+void produce(bench::BatchQueue *q, size_t index, uint64_t batches) {
   const size_t count = batch, fixed = size, low = min_size, high = max_size;
   const uint64_t how = touch;
   bench::Random random(seed * 1000 + index);
-  Batch *b = q->take_empty();
+  bench::Batch *b = q->take_empty();
   for (uint64_t n = 0; n < batches; ++n) {
     void **objects = b->objects;
     for (size_t i = 0; i < count; ++i) {
@@ -131,10 +52,10 @@ void produce(Queue *q, size_t index, uint64_t batches) {
   }
 }
 
-void consume(Queue *q) {
+void consume(bench::BatchQueue *q) {
   const size_t count = batch;
   const bool check = touch != 0;
-  Batch *b = q->take_empty();
+  bench::Batch *b = q->take_empty();
   while ((b = q->pop(b)) != nullptr) {
     void **objects = b->objects;
     for (size_t i = 0; i < count; ++i) {
@@ -153,7 +74,7 @@ int main(int argc, char **argv) {
     bench::die("%s: pairs, batch and min must be at least 1, and min at most max", argv[0]);
   const uint64_t share = (total + pairs * batch - 1) / (pairs * batch);  // batches of each producer
   const size_t workers = 2 * pairs;
-  Queue q(workers, share * pairs);
+  bench::BatchQueue q({queue, wake, batch}, workers, share * pairs);
   bench::Barrier start(static_cast<unsigned>(workers + 1));
   bench::Threads threads(workers, [&](size_t i) {
     start.wait();
