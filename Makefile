@@ -3,6 +3,7 @@
 JOBS ?= 2
 PREFIX ?= /usr/local
 PROG ?=
+COMPARE ?=
 CTEST ?= --progress
 
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
@@ -14,7 +15,8 @@ help:
 	@echo "make test             builds, then runs all tests (about ten minutes)"
 	@echo "make build            libfolio.so, libfolio.a, libfolio.o, libfolio-embed.so in build/"
 	@echo "make install          libraries, headers, CMake package, pkg-config files to PREFIX=$(PREFIX)"
-	@echo "make bench            the benchmarks, beside other allocators"
+	@echo "make bench            the benchmarks, beside other allocators, in ten minutes; BENCH=--full: all of them"
+	@echo "make compare PROG='...'  the same for a program of yours: all peers, intervals, HTML"
 	@echo "make sanitize         unit, stress and model tests under ThreadSanitizer, then AddressSanitizer and UBSan"
 	@echo "make clang            builds with clang, warnings as errors; unit tests"
 	@echo "make fuzz             the fuzz targets, some seconds each"
@@ -36,6 +38,9 @@ test: bootstrap-test
 
 bench: bootstrap-bench build
 	@python3 bench/run.py $(BENCH)
+
+compare: bootstrap-bench build
+	@python3 bench/compare.py --prog '$(subst ','\'',$(PROG))' $(COMPARE)
 
 install: build
 	@cmake --install build --prefix '$(PREFIX)' > build/install.log
@@ -72,5 +77,5 @@ clean:
 	rm -rf build build-*
 
 .NOTPARALLEL:
-.PHONY: help build try test bench install sanitize tsan asan clang fuzz cross musl
+.PHONY: help build try test bench compare install sanitize tsan asan clang fuzz cross musl
 .PHONY: check check-house check-tidy check-shell format clean
