@@ -109,9 +109,7 @@ def formula(variables: int = 190, clauses_by_variable: float = 4.2) -> bytes:
     lines += [f"(assert (=> b{i} (< x{i} x{(i * 7 + 1) % variables})))" for i in range(variables)]
     lines += [f"(assert (=> (not b{i}) (> (+ x{i} 3) x{(i * 5 + 2) % variables})))" for i in range(variables)]
     for _ in range(int(variables * clauses_by_variable)):
-        words = [
-            f"b{i}" if rng.random() < 0.5 else f"(not b{i})" for i in rng.sample(range(variables), 3)
-        ]
+        words = [f"b{i}" if rng.random() < 0.5 else f"(not b{i})" for i in rng.sample(range(variables), 3)]
         lines.append(f"(assert (or {' '.join(words)}))")
     return ("\n".join([*lines, "(check-sat)"]) + "\n").encode()
 
@@ -167,19 +165,36 @@ def applications() -> list[Application]:
             files=lambda: {"work.sql": inputs.SQLITE},
         ),
         Application(
-            "node", "node", ["{data}/work.js"], PROGRAM_FIGURES, needs=("node",),
+            "node",
+            "node",
+            ["{data}/work.js"],
+            PROGRAM_FIGURES,
+            needs=("node",),
             files=lambda: {"work.js": inputs.NODE},
         ),
         Application(
-            "perl", "perl", ["{data}/work.pl"], PROGRAM_FIGURES, needs=("perl",),
+            "perl",
+            "perl",
+            ["{data}/work.pl"],
+            PROGRAM_FIGURES,
+            needs=("perl",),
             files=lambda: {"work.pl": inputs.PERL},
         ),
         Application(
-            "z3", "z3", ["-smt2", "{data}/work.smt2"], PROGRAM_FIGURES, needs=("z3",),
+            "z3",
+            "z3",
+            ["-smt2", "{data}/work.smt2"],
+            PROGRAM_FIGURES,
+            needs=("z3",),
             files=lambda: {"work.smt2": formula()},
         ),
         server(
-            "redis", 200_000, 5_000, "redis-server", "redis-benchmark", "redis-cli",
+            "redis",
+            200_000,
+            5_000,
+            "redis-server",
+            "redis-benchmark",
+            "redis-cli",
             figures=[
                 *SERVER_FIGURES,
                 Figure("rss_after_5s_bytes", "resident 5 s after all was deleted", "MiB", 2.0**-20),

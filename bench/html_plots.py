@@ -1,4 +1,4 @@
-"""The plots of the HTML report, as SVG in the page. Text and axes take the page's colour, so light and dark both work."""
+"""The plots of the HTML report, as SVG in the page. Text and axes take the page's colour, light or dark."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import matplotlib as mpl
 mpl.use("svg")
 
 import matplotlib.pyplot as plt
+from cases import Case
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-
-from cases import Case
 from report import MEASURES, OWN, Results, figure_for, memory_figure, standings, time_figure
 
 INK = "#010203"  # stands for the page's text colour; no allocator has it
 PERCENTILE = re.compile(r"^(.+)_p(\d+(?:_\d+)?)_ns$")
 STAGE = re.compile(r"^after_(\d+)s_(.+)$")
 # Told apart on white and on black, and by most who do not see all colours; Folio's is the first.
-COLORS = "#e6550d #3182bd #31a354 #9467bd #bc8f00 #17a5b5 #d6568f #8c6d55 #7f7f7f #5b8c00 #4060d0 #c03030".split()
+COLORS = [
+    *("#e6550d", "#3182bd", "#31a354", "#9467bd", "#bc8f00", "#17a5b5"),
+    *("#d6568f", "#8c6d55", "#7f7f7f", "#5b8c00", "#4060d0", "#c03030"),
+]
 MARKERS = "os^Dv<>Ph8X*"
 
 mpl.rcParams.update(
@@ -35,10 +37,8 @@ mpl.rcParams.update(
         "axes.spines.right": False,
         "axes.grid": True,
         "grid.alpha": 0.25,
-        **{
-            key: INK
-            for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-        },
+        **dict.fromkeys(["text.color", "axes.labelcolor", "axes.edgecolor"], INK),
+        **dict.fromkeys(["xtick.color", "ytick.color", "grid.color"], INK),
     }
 )
 

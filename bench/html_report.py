@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
-
 import html_complexity
 import html_plots
+import jinja2
+from markupsafe import Markup
 from records import Record
 from report import OWN, Results, means_table, number, shares_lines, standings_table, startup_difference, table
 

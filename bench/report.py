@@ -121,7 +121,8 @@ def table(results: Results) -> str:
     for case in results.cases:
         for figure in case.figures:
             cells = [
-                interval_text(interval) if (interval := results.median(case, figure, name)) is not None
+                interval_text(interval)
+                if (interval := results.median(case, figure, name)) is not None
                 # "over 8 GiB" and the like say more than a dash
                 else results.problem(case, name) or "–"
                 for name in results.allocators

@@ -24,9 +24,6 @@ import environment
 if __name__ == "__main__":
     environment.enter()
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
 import html_report
 from applications import Application, installed, matching
 from cases import CASES, Case, select
@@ -44,6 +41,8 @@ from measure import (
 from proof import prove_bound
 from records import CPU, WARM_UP, Record, cases_of, library_of, make_record, read_records, samples_of, to_line
 from report import OWN, Results, markdown
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 TIMEOUT_SECONDS = 300
 BUSY_SHARE = 0.5  # of the CPUs: a load above it at the start is worth a warning
@@ -293,9 +292,7 @@ class Clock:
         left = self.expected(self.left)
         shown = f"about {left / 60:.1f} min left" if self.took else ""
         total, done = self.elapsed() + left, self.elapsed()
-        self.progress.update(
-            self.task, description=text.replace("[", r"\["), total=total, completed=done, left=shown
-        )
+        self.progress.update(self.task, description=text.replace("[", r"\["), total=total, completed=done, left=shown)
 
     def after(self, step: Step, seconds: float | None) -> None:
         self.left.remove(step)
