@@ -226,4 +226,7 @@ def user_program(words: list[str]) -> Application:
     program = shutil.which(words[0])
     if program is None:
         raise BenchError(f"no program {words[0]}")
-    return Application(" ".join([Path(program).name, *words[1:]]), program, words[1:], PROGRAM_FIGURES, any_status=True)
+    # A short name that does not end a cell of a Markdown table; the whole command is in the results.
+    name = " ".join([Path(program).name, *words[1:]]).replace("|", "¦").replace("\n", " ")
+    name = name if len(name) <= 60 else name[:59] + "…"
+    return Application(name, program, words[1:], PROGRAM_FIGURES, any_status=True)

@@ -23,7 +23,7 @@ def bound_to(log: str) -> set[str]:
     for malloc in all objects. The stub's own target is in the log too, so the program itself is then left out.
     """
     pairs = {(match[1], match[2]) for line in log.splitlines() if (match := BINDING.search(line))}
-    stubs = {user for user, target in pairs if user != target}
+    stubs = {user for user, target in pairs if user != target and (user, user) in pairs}
     return {target for _, target in pairs if target not in stubs}
 
 

@@ -158,6 +158,7 @@ class TestRun:
         line = "  7:\tbinding file {} [0] to {} [0]: normal symbol `malloc'\n"
         stub = line.format("a", "a") + line.format("libc", "a")
         assert proof.bound_to(stub + line.format("a", "x.so")) == {"x.so"}
+        assert proof.bound_to(stub + line.format("a", "libc")) == {"libc"}
         assert proof.bound_to(stub) == {"a"}
 
     @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
