@@ -3,6 +3,7 @@
 JOBS ?= 2
 PREFIX ?= /usr/local
 PROG ?=
+COMPARE ?=
 CTEST ?= --progress
 
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
@@ -14,8 +15,9 @@ help:
 	@echo "make test             builds, then runs all tests (about ten minutes)"
 	@echo "make build            libfolio.so, libfolio.a, libfolio.o, libfolio-embed.so in build/"
 	@echo "make install          libraries, headers, CMake package, pkg-config files to PREFIX=$(PREFIX)"
-	@echo "make bench            the benchmarks, beside other allocators"
 	@echo "make peers            builds the newest versions of those allocators, for make bench"
+	@echo "make bench            the benchmarks, beside other allocators, in ten minutes; BENCH=--full: all of them"
+	@echo "make compare PROG='...'  the same for a program of yours: all peers, intervals, HTML"
 	@echo "make sanitize         unit, stress and model tests under ThreadSanitizer, then AddressSanitizer and UBSan"
 	@echo "make clang            builds with clang, warnings as errors; unit tests"
 	@echo "make fuzz             the fuzz targets, some seconds each"
@@ -40,6 +42,9 @@ bench: bootstrap-bench build
 
 peers: bootstrap-peers
 	@python3 bench/peers/build_peers.py $(PEERS)
+
+compare: bootstrap-bench build
+	@python3 bench/compare.py --prog '$(subst ','\'',$(PROG))' $(COMPARE)
 
 install: build
 	@cmake --install build --prefix '$(PREFIX)' > build/install.log
@@ -76,5 +81,5 @@ clean:
 	rm -rf build build-*
 
 .NOTPARALLEL:
-.PHONY: help build try test bench peers install sanitize tsan asan clang fuzz cross musl
+.PHONY: help build try test bench peers compare install sanitize tsan asan clang fuzz cross musl
 .PHONY: check check-house check-tidy check-shell format clean

@@ -1,38 +1,73 @@
-"""Medians, spreads, ratios and the Markdown table of bench/run.py: pure functions of the samples."""
+"""From samples to tables: intervals, ratios, ranks and geometric means, in Markdown. Pure functions of the samples."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cases import Case, Figure
+from records import Sample
+from statistics_rounds import LEVEL, UNKNOWN, Interval, geometric_mean, median_interval, ratio_interval, verdict
 
 OWN = "folio"
+CLOSE = 0.97  # of the best peer: within 3 %
+MEASURES = ("time", "peak memory")
+# Its margins are so large that a mean with it says little about the rest.
+OUTLIER = "malloc_test"
 
 
 @dataclass
-class Sample:
-    """One round of one case on one allocator. `problem` says why there are no figures to count."""
+class Results:
+    """Samples, and what the tables and plots of a report are made from."""
 
-    case: str
-    allocator: str
-    round: int
-    values: dict
-    problem: str = ""
+    cases: list[Case]
+    allocators: list[str]
+    samples: list[Sample]
+    _rounds: dict = field(default_factory=dict, repr=False)
+    _intervals: dict = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        self.allocators = [a for a in self.allocators if a == OWN] + [a for a in self.allocators if a != OWN]
+        self.cases = [case for case in self.cases if any(s.case == case.name for s in self.samples)]
 
-@dataclass(frozen=True)
-class Summary:
-    median: float
-    low: float
-    high: float
+    @property
+    def base(self) -> str:
+        """What means are relative to."""
+        return OWN if OWN in self.allocators else self.allocators[0]
 
+    def of_case(self, case: Case) -> list[Sample]:
+        return [s for s in self.samples if s.case == case.name]
 
-def summarize(values: list[float]) -> Summary | None:
-    if not values:
-        return None
-    return Summary(statistics.median(values), min(values), max(values))
+    def of(self, case: Case, allocator: str) -> list[Sample]:
+        return [s for s in self.samples if s.case == case.name and s.allocator == allocator]
+
+    def problem(self, case: Case, allocator: str) -> str:
+        return next((s.problem for s in self.of(case, allocator) if s.problem), "")
+
+    def by_round(self, case: Case, figure: Figure, allocator: str) -> dict[int, float]:
+        """Empty if any round had a problem: a median of those that went well would flatter."""
+        key = (case.name, figure.key, allocator)
+        if key not in self._rounds:
+            samples = [] if self.problem(case, allocator) else self.of(case, allocator)
+            self._rounds[key] = {
+                s.round: s.values[figure.key] * figure.scale for s in samples if figure.key in s.values
+            }
+        return self._rounds[key]
+
+    def median(self, case: Case, figure: Figure, allocator: str) -> Interval | None:
+        key = (case.name, figure.key, allocator)
+        if key not in self._intervals:
+            self._intervals[key] = median_interval(list(self.by_round(case, figure, allocator).values()))
+        return self._intervals[key]
+
+    def medians(self, case: Case, figure: Figure) -> dict[str, float]:
+        found = {name: self.median(case, figure, name) for name in self.allocators}
+        return {name: interval.value for name, interval in found.items() if interval is not None}
+
+    def advantage(self, case: Case, figure: Figure, one: str, other: str) -> Interval | None:
+        """How many times better `one` is than `other`: above 1 it leads, in speed as in memory."""
+        ours, theirs = (self.by_round(case, figure, name) for name in (one, other))
+        return ratio_interval(ours, theirs) if figure.more_is_better else ratio_interval(theirs, ours)
 
 
 def number(value: float) -> str:
@@ -43,19 +78,15 @@ def number(value: float) -> str:
     return f"{value:.{min(max(digits, 0), 6)}f}"
 
 
-def cell(summary: Summary | None, problem: str) -> str:
-    if summary is None:
-        return problem or "–"
-    if summary.low == summary.high:
-        return number(summary.median)
-    return f"{number(summary.median)} ({number(summary.low)}–{number(summary.high)})"
+def interval_text(interval: Interval | None, show=number) -> str:
+    if interval is None:
+        return "–"
+    value, low, high = show(interval.value), show(interval.low), show(interval.high)
+    return value if value == low == high else f"{value} ({low}–{high})"
 
 
-def advantage(own: float, peer: float, more_is_better: bool) -> float | None:
-    """How many times better `own` is than `peer`: above 1 it leads, in speed as in memory. None: not a ratio."""
-    if own <= 0 or peer <= 0:
-        return None
-    return own / peer if more_is_better else peer / own
+def factor(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def best_peer(medians: dict[str, float], more_is_better: bool) -> str | None:
@@ -65,52 +96,220 @@ def best_peer(medians: dict[str, float], more_is_better: bool) -> str | None:
     return (max if more_is_better else min)(peers, key=lambda name: peers[name])
 
 
-def figures_of(samples: list[Sample], case: Case, figure: Figure, allocator: str) -> list[float]:
-    return [
-        s.values[figure.key] * figure.scale
-        for s in samples
-        if s.case == case.name and s.allocator == allocator and not s.problem and figure.key in s.values
-    ]
+def against_best(results: Results, case: Case, figure: Figure) -> tuple[str | None, Interval | None]:
+    """The best peer, and Folio's advantage over it."""
+    medians = results.medians(case, figure)
+    best = best_peer(medians, figure.more_is_better)
+    if best is None or OWN not in medians:
+        return best, None
+    return best, results.advantage(case, figure, OWN, best)
 
 
-def problem_of(samples: list[Sample], case: Case, allocator: str) -> str:
-    return next((s.problem for s in samples if s.case == case.name and s.allocator == allocator and s.problem), "")
+def against_text(best: str | None, advantage: Interval | None) -> str:
+    if best is None or advantage is None:
+        return "–" if best is None else best
+    word = verdict(advantage)
+    return f"{interval_text(advantage, factor)} x {best}" + (f", {word}" if word == LEVEL else "")
 
 
-def table(samples: list[Sample], cases: list[Case], allocators: list[str]) -> str:
+def table(results: Results) -> str:
     """One line a figure; Folio first, then the peers; last, how many times better Folio is than the best of them."""
-    order = [name for name in allocators if name == OWN] + [name for name in allocators if name != OWN]
     lines = [
-        f"| case | figure | {' | '.join(order)} | ahead of the best peer |",
-        f"| --- | --- |{' --- |' * len(order)} --- |",
+        f"| case | figure | {' | '.join(results.allocators)} | ahead of the best peer |",
+        f"| --- | --- |{' --- |' * len(results.allocators)} --- |",
     ]
-    for case in cases:
-        if not any(s.case == case.name for s in samples):
-            continue
+    for case in results.cases:
         for figure in case.figures:
-            summaries = {name: summarize(figures_of(samples, case, figure, name)) for name in order}
-            medians = {name: summary.median for name, summary in summaries.items() if summary is not None}
-            cells = [cell(summaries[name], problem_of(samples, case, name)) for name in order]
-            label = f"{figure.label}, {figure.unit}"
-            lines.append(f"| {case.name} | {label} | {' | '.join(cells)} | {verdict(medians, figure)} |")
+            cells = [
+                interval_text(interval)
+                if (interval := results.median(case, figure, name)) is not None
+                # "over 8 GiB" and the like say more than a dash
+                else results.problem(case, name) or "–"
+                for name in results.allocators
+            ]
+            last = against_text(*against_best(results, case, figure))
+            lines.append(f"| {case.name} | {figure.label}, {figure.unit} | {' | '.join(cells)} | {last} |")
     return "\n".join(lines)
 
 
-def verdict(medians: dict[str, float], figure: Figure) -> str:
-    best = best_peer(medians, figure.more_is_better)
-    if best is None or OWN not in medians:
-        return "–"
-    factor = advantage(medians[OWN], medians[best], figure.more_is_better)
-    return f"{best} {number(medians[best])}" if factor is None else f"{factor:.2f} x {best}"
+def time_figure(case: Case) -> Figure | None:
+    """The figure that says how fast a program did its work; none if it only waits or measures single calls."""
+    rates = [f for f in case.figures if f.more_is_better]
+    times = [f for f in case.figures if f.unit in ("s", "ms", "ns") and not f.more_is_better]
+    return next(iter([*rates, *times]), None)
 
 
-def startup_difference(samples: list[Sample], case: Case) -> str:
+def memory_figure(case: Case) -> Figure:
+    """The peak as the case reports it; else as the kernel counted it, which it does for every run."""
+    own = [f for f in case.figures if f.key in ("rss_peak_bytes", "max_rss_kib")]
+    return own[0] if own else Figure("max_rss_kib", "peak memory", "MiB", 2.0**-10)
+
+
+def figure_for(case: Case, measure: str) -> Figure | None:
+    return time_figure(case) if measure == "time" else memory_figure(case)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where Folio stands in one program by one measure."""
+
+    case: str
+    program: str
+    measure: str
+    rank: int
+    of: int
+    best: str
+    advantage: Interval
+    verdict: str
+
+
+def standings(results: Results, measure: str) -> list[Standing]:
+    found = []
+    for case in results.cases:
+        figure = figure_for(case, measure)
+        if figure is None:
+            continue
+        medians = results.medians(case, figure)
+        best, advantage = against_best(results, case, figure)
+        if best is None or advantage is None:
+            continue
+        own, sign = medians[OWN], -1 if figure.more_is_better else 1
+        rank = 1 + sum(sign * value < sign * own for name, value in medians.items() if name != OWN)
+        found.append(
+            Standing(case.name, case.program, measure, rank, len(medians), best, advantage, verdict(advantage))
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Of one allocator: what it needs, relative to `Results.base`, as a geometric mean over programs."""
+
+    allocator: str
+    value: float
+    programs: int
+    of: int
+
+
+def means(results: Results, measure: str, leave_out: str = "") -> list[Mean]:
+    """Each over the programs that both the allocator and the base finished; below 1 it needs less than the base."""
+    found = []
+    cases = [case for case in results.cases if case.program != leave_out]
+    wanted = [(case, figure) for case in cases if (figure := figure_for(case, measure)) is not None]
+    for allocator in results.allocators:
+        ratios = []
+        for case, figure in wanted:
+            medians = results.medians(case, figure)
+            a, b = medians.get(allocator, 0), medians.get(results.base, 0)
+            if a > 0 and b > 0:
+                ratios.append(b / a if figure.more_is_better else a / b)
+        mean = geometric_mean(ratios)
+        if mean is not None:
+            found.append(Mean(allocator, mean, len(ratios), len(wanted)))
+    return found
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the programs: where Folio is first by medians, and where it is within 3 % of the best peer or ahead."""
+
+    measure: str
+    programs: int
+    first: int
+    close: int
+    ahead: int
+    level: int
+    behind: int
+
+
+def shares(rows: list[Standing], measure: str) -> Shares:
+    words = [row.verdict for row in rows]
+    return Shares(
+        measure,
+        len(rows),
+        sum(row.rank == 1 for row in rows),
+        sum(row.advantage.value >= CLOSE for row in rows),
+        words.count("ahead"),
+        words.count(LEVEL),
+        words.count("behind"),
+    )
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.0f} %)" if whole else "–"
+
+
+def standings_table(results: Results) -> str:
+    rows = {measure: {s.case: s for s in standings(results, measure)} for measure in MEASURES}
+    lines = [
+        "| program | time: rank | against the best peer | | peak memory: rank | against the best peer | |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for case in results.cases:
+        cells = []
+        for measure in MEASURES:
+            row = rows[measure].get(case.name)
+            if row is None:
+                cells += ["–", "–", ""]
+            else:
+                ratio = f"{interval_text(row.advantage, factor)} x {row.best}"
+                cells += [f"{row.rank} of {row.of}", ratio, "" if row.verdict == UNKNOWN else row.verdict]
+        lines.append(f"| {case.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def means_table(results: Results) -> str:
+    columns = [(measure, out) for out in ("", OUTLIER) for measure in MEASURES]
+    found = {column: {m.allocator: m for m in means(results, column[0], column[1])} for column in columns}
+    heads = [f"{measure}{', without malloc-test' if out else ''}" for measure, out in columns]
+    lines = [f"| allocator | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for allocator in results.allocators:
+        cells = []
+        for column in columns:
+            mean = found[column].get(allocator)
+            short = mean is not None and mean.programs < mean.of
+            note = f" ({mean.programs} of {mean.of})" if mean is not None and short else ""
+            cells.append("–" if mean is None else factor(mean.value) + note)
+        lines.append(f"| {allocator} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def shares_lines(results: Results) -> list[str]:
+    lines = []
+    for measure in MEASURES:
+        rows = standings(results, measure)
+        if not rows:
+            continue
+        s = shares(rows, measure)
+        lines.append(
+            f"- {measure}: first in {share(s.first, s.programs)} programs, within 3 % of the best peer or ahead in "
+            f"{share(s.close, s.programs)}; by intervals {s.ahead} ahead, {s.level} no difference seen, "
+            f"{s.behind} behind."
+        )
+    return lines
+
+
+def startup_difference(results: Results) -> str:
     """What Folio adds to a program that does nothing, against glibc; empty without both."""
+    case = next((case for case in results.cases if case.name == "startup"), None)
+    if case is None:
+        return ""
     parts = []
     for figure in case.figures:
-        own, libc = (summarize(figures_of(samples, case, figure, name)) for name in (OWN, "glibc"))
+        own, libc = (results.median(case, figure, name) for name in (OWN, "glibc"))
         if own is None or libc is None:
             return ""
-        difference = own.median - libc.median
+        difference = own.value - libc.value
         parts.append(f"{'-' if difference < 0 else '+'}{number(abs(difference))} {figure.unit}")
     return f"startup of {case.program} against glibc: {', '.join(parts)}"
+
+
+def markdown(results: Results) -> str:
+    """What goes into docs/performance.md, and what a run prints at its end."""
+    parts = [table(results)]
+    if OWN in results.allocators and len(results.allocators) > 1:
+        parts += ["Folio by program. Above 1, it leads.", standings_table(results), "\n".join(shares_lines(results))]
+    if len(results.allocators) > 1:
+        parts += [f"Geometric means over programs, relative to {results.base}: below 1, less.", means_table(results)]
+    parts.append(startup_difference(results))
+    return "\n\n".join(part for part in parts if part)

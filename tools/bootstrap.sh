@@ -1,7 +1,8 @@
 #!/bin/bash
 # bootstrap.sh [SET...]: installs the Debian packages that the named sets (below) need and the machine lacks, as root or
-# through sudo. Says nothing when nothing is missing. The set `real` is for machines that only test: programs of
-# tests/real that nobody wants installed unasked, among them a server that Debian starts.
+# through sudo. Says nothing when nothing is missing. The sets `real` and `bench-apps` are for machines that only test or
+# measure: programs that nobody wants installed unasked, among them servers that Debian starts. The set `bench` also
+# makes the Python environment of bench/run.py.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 
@@ -10,8 +11,9 @@ declare -A sets=(
   [build]="$build"
   [test]="$build libgtest-dev pkg-config binutils python3-pytest git libpython3.11-testsuite perl sqlite3 xz-utils"
   [real]="ghostscript nodejs redis-server"
-  [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbbmalloc2 valgrind"
   [peers]="$build binutils libtcmalloc-minimal4 libtbbmalloc2"
+  [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbbmalloc2 valgrind python3-venv binutils"
+  [bench-apps]="ghostscript sqlite3 nodejs perl g++ z3 redis-server nginx-light apache2-utils mariadb-server sysbench"
   [tsan]="$build libgtest-dev"
   [asan]="$build libgtest-dev"
   [clang]="$build libgtest-dev clang"
@@ -56,6 +58,15 @@ install_ruff() {
     { cat "$log" >&2; exit 1; }
 }
 
+install_laboratory() {
+  local venv=build/venv-bench wanted=bench/requirements.txt
+  cmp -s "$wanted" "$venv/requirements.txt" && return
+  echo "installing what bench/requirements.txt names into $venv"
+  # The copy comes last: it says that the rest is complete.
+  { /usr/bin/python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet -r "$wanted" &&
+    cp "$wanted" "$venv/requirements.txt"; } >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+}
+
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -69,3 +80,4 @@ else
   [ -z "$packages" ] || install_packages $packages
 fi
 case " $* " in *' check '*) install_ruff ;; esac
+case " $* " in *' bench '*) install_laboratory ;; esac

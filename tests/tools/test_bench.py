@@ -13,8 +13,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import cases
 import instructions
 import measure
-import report
-import run
 
 
 def load_try():
@@ -26,58 +24,6 @@ def load_try():
 
 
 try_tool = load_try()
-
-CASE = cases.Case("c", "program", [], [cases.SPEED])
-
-
-def sample(allocator, speed, number=0, problem=""):
-    return report.Sample("c", allocator, number, {"ops_per_second": speed}, problem)
-
-
-class TestReport:
-    def test_summary_is_median_and_extremes(self):
-        assert report.summarize([3.0, 1.0, 10.0]) == report.Summary(3.0, 1.0, 10.0)
-        assert report.summarize([1.0, 2.0]) == report.Summary(1.5, 1.0, 2.0)
-        assert report.summarize([]) is None
-
-    @pytest.mark.parametrize(
-        ("value", "text"),
-        [(0, "0"), (1234.5, "1234"), (12.345, "12.3"), (0.5, "0.500"), (0.00012, "0.000120"), (-2.5, "-2.50")],
-    )
-    def test_number(self, value, text):
-        assert report.number(value) == text
-
-    def test_advantage_above_one_leads(self):
-        assert report.advantage(200, 100, more_is_better=True) == 2
-        assert report.advantage(200, 100, more_is_better=False) == 0.5
-        assert report.advantage(0, 100, more_is_better=False) is None
-
-    def test_best_peer_is_never_folio(self):
-        medians = {"folio": 9.0, "a": 3.0, "b": 5.0}
-        assert report.best_peer(medians, more_is_better=True) == "b"
-        assert report.best_peer(medians, more_is_better=False) == "a"
-        assert report.best_peer({"folio": 1.0}, more_is_better=True) is None
-
-    def test_table(self):
-        samples = [sample("a", 2e6), sample("a", 4e6, 1), sample("folio", 12e6)]
-        lines = report.table(samples, [CASE], ["a", "folio"]).splitlines()
-        assert lines[0] == "| case | figure | folio | a | ahead of the best peer |"
-        assert lines[2] == "| c | speed, million/s | 12.0 | 3.00 (2.00–4.00) | 4.00 x a |"
-        assert all(line.count("|") == 6 for line in lines)
-
-    def test_a_sample_with_a_problem_has_no_figure_and_wins_nothing(self):
-        samples = [sample("a", 99e6, problem="over 8 GiB"), sample("b", 3e6), sample("folio", 6e6)]
-        line = report.table(samples, [CASE], ["a", "b", "folio"]).splitlines()[2]
-        assert line == "| c | speed, million/s | 6.00 | over 8 GiB | 3.00 | 2.00 x b |"
-
-    def test_startup_difference(self):
-        case = cases.Case("startup", "/bin/true", [], [cases.Figure("wall", "time", "ms", 1e3)])
-        samples = [
-            report.Sample("startup", "glibc", 0, {"wall": 0.001}),
-            report.Sample("startup", "folio", 0, {"wall": 0.0015}),
-        ]
-        assert report.startup_difference(samples, case) == "startup of /bin/true against glibc: +0.500 ms"
-        assert report.startup_difference(samples[:1], case) == ""
 
 
 class TestMeasure:
@@ -132,18 +78,6 @@ class TestRun:
 
     def test_case_names_differ(self):
         assert len({c.name for c in cases.CASES}) == len(cases.CASES)
-
-    def test_the_last_line_is_the_result(self):
-        assert run.read_result(b'noise\n{"a": 1}\n') == {"a": 1}
-        for bad in (b"", b"[1]\n", b"{\n"):
-            with pytest.raises(measure.BenchError):
-                run.read_result(bad)
-
-    def test_peers_by_name_and_by_file(self, tmp_path):
-        chosen = run.choose_peers(["glibc", f"mine={tmp_path}/x.so"])
-        assert [a.name for a in chosen] == ["glibc", "mine"]
-        with pytest.raises(measure.BenchError, match='no peer "nonesuch"'):
-            run.choose_peers(["nonesuch"])
 
 
 CALLGRIND = """\

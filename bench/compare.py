@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Puts a program of yours through the laboratory: Folio and all peers, interleaved rounds, intervals, tables, HTML."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import environment
+
+if __name__ == "__main__":
+    environment.enter()
+
+from applications import user_program
+from measure import BenchError
+from run import add_arguments, complete, laboratory, say
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--prog", metavar="COMMAND", help="the command, split as a shell does")
+    add_arguments(parser)
+    parser.set_defaults(quick=False)
+    arguments = complete(parser.parse_args(), parser)
+    if arguments.report:
+        return laboratory(arguments, [], "")
+    try:
+        words = shlex.split(arguments.prog or "")
+    except ValueError as error:
+        raise BenchError(f"cannot split PROG={arguments.prog!r}: {error}") from None
+    if not words:
+        raise BenchError('which program? make compare PROG="COMMAND ..."')
+    return laboratory(arguments, [user_program(words)], "next: COMPARE='--rounds 15' for narrower intervals")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        say(f"bench/compare.py: {error}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

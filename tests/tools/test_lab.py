@@ -1,0 +1,203 @@
+"""The laboratory of bench/: statistics, tables, JSON lines, the HTML page, and one small run from end to end.
+
+Runs in build/venv-bench, which tools/bootstrap.sh bench makes; without it there is nothing to test.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("scipy")
+pytest.importorskip("matplotlib")
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import applications
+import cases
+import html_complexity
+import html_plots
+import html_report
+import measure
+import proof
+import records
+import report
+import run
+import statistics_rounds as st
+
+CASE = cases.Case("c", "program", [], [cases.SPEED, cases.PEAK])
+
+
+def samples(allocator, speeds, memory=2**20, case="c", problem=""):
+    return [
+        records.Sample(case, allocator, number, {"ops_per_second": speed * 1e6, "rss_peak_bytes": memory}, problem)
+        for number, speed in enumerate(speeds, 1)
+    ]
+
+
+def results(*groups, names=("folio", "a", "b")):
+    return report.Results([CASE], list(names), [s for group in groups for s in group])
+
+
+class TestStatistics:
+    def test_median_and_interval(self):
+        found = st.median_interval([float(v) for v in range(1, 102)])
+        assert found.value == 51
+        assert 35 < found.low < 51 < found.high < 67
+        assert st.median_interval([3.0]) == st.Interval(3, 3, 3, 1)
+        assert st.median_interval([2.0, 2.0, 2.0]) == st.Interval(2, 2, 2, 3)
+        assert st.median_interval([]) is None
+
+    def test_ratio_is_paired_by_round(self):
+        drift = {r: float(r) for r in range(1, 8)}
+        found = st.ratio_interval({r: 2 * v for r, v in drift.items()}, drift)
+        assert (found.value, found.low, found.high) == (2, 2, 2)
+        assert st.ratio_interval({1: 4.0, 2: 9.0}, {1: 2.0}) == st.Interval(2, 2, 2, 1)
+        assert st.ratio_interval({1: 1.0}, {2: 1.0}) is None
+        assert st.ratio_interval({1: 1.0}, {1: 0.0}) is None
+
+    @pytest.mark.parametrize(
+        ("low", "high", "rounds", "word"),
+        [(1.1, 1.3, 5, st.AHEAD), (0.7, 0.9, 5, st.BEHIND), (0.9, 1.1, 5, st.LEVEL), (1.2, 1.2, 1, st.UNKNOWN)],
+    )
+    def test_verdict(self, low, high, rounds, word):
+        assert st.verdict(st.Interval((low + high) / 2, low, high, rounds)) == word
+
+    def test_geometric_mean(self):
+        assert st.geometric_mean([0.5, 2.0]) == pytest.approx(1)
+        assert st.geometric_mean([]) is None
+
+
+class TestReport:
+    def test_table(self):
+        lines = report.table(results(samples("a", [2, 4]), samples("folio", [12, 12]))).splitlines()
+        assert lines[0] == "| case | figure | folio | a | b | ahead of the best peer |"
+        assert lines[2] == "| c | speed, million/s | 12.0 | 3.00 (2.00–4.00) | – | 4.00 (3.00–6.00) x a |"
+
+    def test_a_problem_has_no_figure_and_wins_nothing(self):
+        found = results(samples("a", [99], problem="over 8 GiB"), samples("b", [3]), samples("folio", [6]))
+        line = report.table(found).splitlines()[2]
+        assert line == "| c | speed, million/s | 6.00 | over 8 GiB | 3.00 | 2.00 x b |"
+
+    def test_ranks_means_and_shares(self):
+        found = results(samples("a", [8, 8]), samples("b", [2, 2], 2**19), samples("folio", [4, 4]))
+        row = report.standings(found, "time")[0]
+        assert (row.rank, row.of, row.best, row.advantage.value, row.verdict) == (2, 3, "a", 0.5, "behind")
+        assert {m.allocator: m.value for m in report.means(found, "time")} == {"folio": 1, "a": 0.5, "b": 2}
+        assert {m.allocator: m.value for m in report.means(found, "peak memory")} == {"folio": 1, "a": 1, "b": 0.5}
+        assert report.shares([row], "time") == report.Shares("time", 1, 0, 0, 0, 0, 1)
+
+    @pytest.mark.parametrize(("value", "text"), [(0, "0"), (1234.5, "1234"), (12.345, "12.3"), (-2.5, "-2.50")])
+    def test_number(self, value, text):
+        assert report.number(value) == text
+
+
+def made(round_number=1, repeat=0, **values):
+    return records.make_record(CASE, measure.Allocator("glibc", None), round_number, repeat, False, values, "")
+
+
+class TestRecords:
+    def test_a_line_and_back(self):
+        record = made(ops_per_second=1.5)
+        assert records.from_line(records.to_line(record)) == record
+        assert record.machine["cores"] > 0
+        assert record.library["id"]
+        assert "\n" not in records.to_line(record)
+
+    def test_half_a_line_at_the_end_is_left_out(self, tmp_path):
+        path, line = tmp_path / "r.jsonl", records.to_line(made(x=1))
+        path.write_text(f"{line}\n{line[:30]}")
+        assert len(records.read_records(path)) == 1
+        path.write_text(f"{line[:30]}\n{line}\n")
+        with pytest.raises(measure.BenchError, match=":1: not a line"):
+            records.read_records(path)
+
+    def test_warm_up_does_not_count_and_repeats_are_one_sample(self):
+        runs = [made(records.WARM_UP, x=9), made(1, 0, x=1), made(1, 1, x=2), made(1, 2, x=6)]
+        assert [s.values["x"] for s in records.samples_of(runs)] == [2]
+
+    def test_cases_come_back(self):
+        assert records.cases_of([made()]) == [CASE]
+
+
+class TestRun:
+    def test_rounds_begin_with_another_allocator(self):
+        names = [measure.Allocator(n, None) for n in "abc"]
+        plan = run.schedule([CASE], names, 2, warm_up=True)
+        assert ["".join(s.allocator.name for s in steps) for steps in plan] == ["abc", "bca", "cab"]
+        assert [steps[0].round for steps in plan] == [0, 1, 2]
+        assert len(run.schedule([CASE], names, 2, warm_up=False)) == 2
+
+    def test_the_last_line_is_the_result(self):
+        assert run.read_result(b'noise\n{"a": 1}\n') == {"a": 1}
+        for bad in (b"", b"[1]\n", b"{\n"):
+            with pytest.raises(measure.BenchError):
+                run.read_result(bad)
+
+    def test_peers_by_name_and_by_file(self, tmp_path):
+        assert [a.name for a in run.choose_peers(["glibc", f"mine={tmp_path}/x.so"])] == ["glibc", "mine"]
+        with pytest.raises(measure.BenchError, match='no peer "nonesuch"'):
+            run.choose_peers(["nonesuch"])
+
+    def test_the_short_set_exists(self):
+        assert set(run.SHORT_SET) <= {c.name for c in cases.CASES}
+
+    def test_names_differ(self):
+        names = [c.name for c in [*cases.CASES, *applications.applications()]]
+        assert len(set(names)) == len(names)
+
+    def test_bindings_are_read(self):
+        log = "  7:\tbinding file a [0] to /x/b.so [0]: normal symbol `malloc' [GLIBC_2.2.5]\n"
+        assert proof.bound_to(log + log.replace("malloc'", "free'").replace("b.so", "c.so")) == {"/x/b.so"}
+
+    def test_a_stub_is_not_whose_malloc_it_is(self):
+        line = "  7:\tbinding file {} [0] to {} [0]: normal symbol `malloc'\n"
+        stub = line.format("a", "a") + line.format("libc", "a")
+        assert proof.bound_to(stub + line.format("a", "x.so")) == {"x.so"}
+        assert proof.bound_to(stub + line.format("a", "libc")) == {"libc"}
+        assert proof.bound_to(stub) == {"a"}
+
+    @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
+    def test_from_end_to_end(self, tmp_path):
+        program = [sys.executable, str(measure.ROOT / "bench" / "run.py")]
+        options = ["--quick", "--only", "tight loop 64 B", "--peers", "glibc", "--build", str(tmp_path)]
+        options += ["--lib", str(tmp_path / "none.so")]
+        done = subprocess.run([*program, *options], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "| tight loop 64 B | a pair, ns |" in done.stdout
+        (lines,) = (tmp_path / "results").glob("*.jsonl")
+        assert all(json.loads(line)["values"]["ns_per_pair"] > 0 for line in lines.read_text().splitlines())
+        again = subprocess.run([*program, "--report", str(lines)], capture_output=True, text=True, timeout=120)
+        assert "| tight loop 64 B | a pair, ns |" in again.stdout
+        assert lines.with_suffix(".html").exists()
+
+
+class TestHtml:
+    def test_has_every_program_and_nothing_from_outside(self):
+        two = [CASE, cases.Case("another <one>", "other", [], [cases.TIME])]
+        runs = [made(n, ops_per_second=n * 1e6, rss_peak_bytes=2**20) for n in (1, 2)]
+        found = report.Results(
+            two,
+            ["folio", "a"],
+            [*samples("a", [2, 3]), *samples("folio", [3, 4])]
+            + [records.Sample("another <one>", n, r, {"seconds": r}) for n in ("a", "folio") for r in (1, 2)],
+        )
+        page = html_report.page(found, runs)
+        assert "another &lt;one&gt;" in page
+        assert '<h3 id="case-0">c</h3>' in page
+        assert "src=" not in page
+        assert "<link" not in page
+        assert len(page) < 5_000_000
+
+    def test_stages(self):
+        assert html_plots.stages_of({"after_5s_percent": 2, "after_0s_percent": 9}) == [("0 s", 9), ("5 s", 2)]
+        assert html_plots.stages_of({"stages": [["loaded", 2**20]]}) == [("loaded", 1)]
+
+    def test_comments_and_blank_lines_do_not_count(self, tmp_path):
+        (tmp_path / "a.cc").write_text('int a; // one\n\n/* two\n lines */\nchar b[] = "// no";\n')
+        size = html_complexity.size_of("x", [tmp_path / "a.cc"])
+        assert (size.files, size.lines, size.code_lines) == (1, 5, 2)
