@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers",
         nargs="*",
         metavar="NAME[=FILE]",
-        help=f"only these peers: {', '.join(peer.name for peer in find_peers()[0])}, or NAME=FILE for one of yours",
+        help=f"only these peers: {', '.join(peer.name for peer in find_peers(everything=True)[0])}, or NAME=FILE for one of yours",
     )
     parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
@@ -129,7 +129,7 @@ def choose_cases(arguments: argparse.Namespace) -> list[Case]:
 
 
 def choose_peers(names: list[str] | None) -> list[Allocator]:
-    found, missing = find_peers()
+    found, missing = find_peers(everything=names is not None)
     if names is None:
         if missing:
             say(f"not installed, so not measured: {' '.join(missing)}")
