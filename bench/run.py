@@ -72,11 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What bench/run.py and bench/compare.py have in common."""
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds that count (default 5; with --quick 1)")
     parser.add_argument("--minutes", type=float, metavar="N", help="begin no round that would not end within N minutes")
+    here = ", ".join(peer.name for peer in find_peers(everything=True)[0])
     parser.add_argument(
         "--peers",
         nargs="*",
         metavar="NAME[=FILE]",
-        help=f"only these peers: {', '.join(peer.name for peer in find_peers(everything=True)[0])}, or NAME=FILE for one of yours",
+        help=f"only these peers: {here}, or NAME=FILE for one of yours",
     )
     parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")

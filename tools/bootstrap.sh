@@ -1,7 +1,7 @@
 #!/bin/bash
 # bootstrap.sh [SET...]: installs the Debian packages that the named sets (below) need and the machine lacks, as root or
-# through sudo. Says nothing when nothing is missing. The sets `real` and `bench-apps` are for machines that only test or
-# measure: programs that nobody wants installed unasked, among them servers that Debian starts. The set `bench` also
+# through sudo. Says nothing when nothing is missing. The sets `real` and `bench-apps` are for machines that only test
+# or measure: programs that nobody wants installed unasked, among them servers that Debian starts. The set `bench` also
 # makes the Python environment of bench/run.py.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive

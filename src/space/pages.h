@@ -31,10 +31,10 @@ inline void count_dirty(int64_t bytes, bool large) {
   if (large) page_counts.dirty_large.fetch_add(bytes, order::relaxed);  // relaxed: see above
 }
 
-// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live; beside that, of
-// large and huge objects twice as much as is live, up to kLargeTolerated: each of their mallocs may touch hundreds of pages
-// anew, where one of a small object seldom touches any. 0: none, also while a housekeeper keeps time: decay alone decides
-// then, and a program that frees and allocates in turns keeps its pages.
+// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live; beside that,
+// of large and huge objects twice as much as is live, up to kLargeTolerated: each of their mallocs may touch hundreds
+// of pages anew, where one of a small object seldom touches any. 0: none, also while a housekeeper keeps time: decay
+// alone decides then, and a program that frees and allocates in turns keeps its pages.
 size_t dirty_excess();
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
 inline bool dirty_over_floor() {
