@@ -164,6 +164,18 @@ SMALL = {
     "idle_threads": ["threads=10", "ops=100", "idle=0"],
     "pauses": ["seconds=1", "burst=1m"],
     "super_server": ["ops=100000", "threads=3"],
+    "lever_boreham": ["pairs=100000", "threads=2"],
+    "symmetric_exchange": ["ops=100000"],
+    "nalloc_tests": ["test=3", "ops=100000", "threads=2"],
+    "warm_up": ["objects=1000000", "slot_ms=2"],
+    "factor": ["p=1000000000039", "q=2000000000003"],
+    "group_cycles": ["ops=100000"],
+    "large_buffers": ["ops=50"],
+    "realloc_growth": ["elements=100000", "vectors=8"],
+    "calloc_arrays": ["ops=10"],
+    "fragmentation": ["bytes=4m", "rest=0"],
+    "thread_churn": ["threads=50"],
+    "burst_idle": ["bytes=4m", "bursts=1", "idle_ms=0"],
 }
 
 
@@ -187,7 +199,8 @@ class TestPrograms:
         assert line["program"] == name
         assert measure.serves(libc, line["malloc"])
         assert line["seconds"] > 0
-        idle = {"after_1s_percent", "after_5s_percent"}  # not with idle=0
+        # Not with idle=0, nor with idle_ms=0.
+        idle = {"after_1s_percent", "after_5s_percent", *(f"after_{ms}ms_percent" for ms in (500, 1000, 2000, 5000))}
         wanted = {f.key for c in cases.CASES if c.program == name for f in c.figures} - idle
         assert wanted <= set(line)
 
