@@ -109,7 +109,7 @@ FOLIO_NOINLINE void keep_bound() {
   const size_t aged = purge_everything(PurgeWhich::kAged, most);
   if (aged >= most) return;
   // A second chance: what is dirty now goes next time, unless it is used until then. Rejected: to purge anything at
-  // once, which made a program with 64 buffers of up to 1 MiB touch new pages at every turn, ten times slower.
+  // once, by which a program with 64 buffers of up to 1 MiB touched new pages at every turn.
   age_bins();
   if (excess > kExcessMost || options.decay == 0) purge_everything(PurgeWhich::kAll, most - aged);
 }

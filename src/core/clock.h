@@ -2,7 +2,7 @@
 //
 //   tick (twice per decay time)   purge what the tick before marked as aged; mark what is free now; drain CPU caches
 //                                 and depot of what two ticks did not touch
-//   bound                         free resident memory over dirty_excess() goes at once, in steps
+//   bound                         free resident memory over dirty_excess() goes, in steps, if it is not used soon
 //
 // Who runs it: the housekeeper, a thread that starts once there are several threads and something to give back, and
 // stays; else, and if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes.
