@@ -42,10 +42,11 @@ extern __thread ThreadState thread_state;
 extern Slot closed_slots[kMagazineSlots];
 inline bool closed(const Slot* top) { return top == closed_slots; }
 
-// The fast path's view of one top.
+// The fast path's view of one top, by its offset.
 struct CompiledTop {
   Slot** top;
-  FOLIO_INLINE explicit CompiledTop(unsigned code) : top(&thread_tops.top[code]) {}
+  FOLIO_INLINE explicit CompiledTop(unsigned offset)
+      : top(reinterpret_cast<Slot**>(reinterpret_cast<char*>(thread_tops.top) + offset)) {}
   FOLIO_INLINE Slot* load() const { return *top; }
   FOLIO_INLINE void step_up() const { ++*top; }
   FOLIO_INLINE void step_down() const {

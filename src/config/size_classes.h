@@ -53,8 +53,9 @@ inline constexpr unsigned kCodeLarge = kBins;
 inline constexpr unsigned kCodeHugeStart = kBins + 1;
 inline constexpr unsigned kCodeHugeInside = kBins + 2;
 inline constexpr unsigned kCodes = kBins + 3;
+inline constexpr unsigned kTopBytes = sizeof(void*);  // of a thread's top, of which there is one for each code
 
-inline constexpr size_t kSmallTableMost = 1024;                                   // one byte of table a size
+inline constexpr size_t kSmallTableMost = 1024;                                   // an entry of the table for each
 inline constexpr size_t kMediumMost = sizes::kSmallAndMedium[kFirstAligned - 2];  // 32832; above it, large
 
 // Division of an offset in a chunk by the object size: one multiplication, one shift. With x < 2^21 and d < 2^21,
@@ -94,7 +95,7 @@ constexpr BinInfo make_info(uint32_t size) {
 
 struct Tables {
   BinInfo info[kCodes]{};                      // by chunk-table code: those that are no bin have size 0
-  uint8_t small_bin[kSmallTableMost + 1]{};    // by size
+  uint16_t small_top[kSmallTableMost + 1]{};   // by size: the bin's top, as an offset among a thread's tops
   uint8_t medium_bin[kMediumMost / 64 + 1]{};  // by (size + 63) / 64
 };
 
@@ -105,7 +106,7 @@ constexpr Tables make_tables() {
   unsigned bin = 1;
   for (size_t size = 0; size <= kSmallTableMost; ++size) {
     if (size > t.info[bin].size) ++bin;
-    t.small_bin[size] = static_cast<uint8_t>(bin);
+    t.small_top[size] = static_cast<uint16_t>(bin * kTopBytes);
   }
   bin = 1;
   for (size_t lines = 0; lines <= kMediumMost / 64; ++lines) {
@@ -122,7 +123,7 @@ constexpr const BinInfo& info_of(BinId bin) { return kSizes.info[index(bin)]; }
 
 // The bin that serves a size of at most kMediumMost.
 constexpr BinId bin_of(size_t size) {
-  return bin_id(size <= kSmallTableMost ? kSizes.small_bin[size] : kSizes.medium_bin[(size + 63) / 64]);
+  return bin_id(size <= kSmallTableMost ? kSizes.small_top[size] / kTopBytes : kSizes.medium_bin[(size + 63) / 64]);
 }
 
 // The smallest bin whose objects have at least `size` bytes and are aligned to `alignment` (a power of two) by their

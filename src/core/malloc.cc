@@ -71,7 +71,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
 
 void* allocate_medium(size_t size) {
   if (size > kMediumMost) return allocate_slow(size);
-  void* object = pop_object(kSizes.medium_bin[(size + 63) / 64]);
+  void* object = pop_object(kSizes.medium_bin[(size + 63) / 64] * kTopBytes);
   return object != nullptr ? object : allocate_slow(size);
 }
 
@@ -97,7 +97,7 @@ void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
   const BinId bin = aligned_bin(alignment, size);
   if (bin == BinId::kNone) return allocate_beyond_bins(size, alignment, zeroed);
   bool zero = false;
-  void* object = pop_object(index(bin));
+  void* object = pop_object(index(bin) * kTopBytes);
   if (object == nullptr) object = allocate_in_bin(bin, &zero);
   // An object of a larger bin, where memory is short, may not be aligned.
   if (object != nullptr && reinterpret_cast<uintptr_t>(object) % alignment != 0) {

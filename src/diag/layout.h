@@ -28,6 +28,7 @@ struct Layout {
   uint32_t resident_offset, dirty_offset, purged_offset, purge_calls_offset;
   uint32_t code_large, granule_shift;
   const void *fields;
+  uint32_t chunk_entry_bytes, chunk_entry_step;
   uint32_t field_bytes, field_base_offset, field_next_offset, field_granules_offset;
 };
 
