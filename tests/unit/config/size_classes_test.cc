@@ -48,7 +48,9 @@ TEST(SizeClasses, TablesAgreeWithTheSearch) {
     }
     return 0u;
   };
-  for (size_t size = 0; size <= kSmallTableMost; ++size) ASSERT_EQ(kSizes.small_bin[size], search(size)) << size;
+  for (size_t size = 0; size <= kSmallTableMost; ++size) {
+    ASSERT_EQ(kSizes.small_top[size], search(size) * kTopBytes) << size;
+  }
   for (size_t size = kSmallTableMost + 1; size <= kMediumMost; ++size) {
     ASSERT_EQ(kSizes.medium_bin[(size + 63) / 64], search(size)) << size;
   }

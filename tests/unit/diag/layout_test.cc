@@ -32,7 +32,9 @@ T copied(const void* address, size_t offset = 0) {
 class Reader {
  public:
   uint8_t code(const void* address) const {
-    return copied<uint8_t>(layout_.chunk_table, reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift);
+    const uintptr_t chunk = reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift;
+    const auto entry = copied<uint16_t>(layout_.chunk_table, chunk * layout_.chunk_entry_bytes);
+    return static_cast<uint8_t>(entry / layout_.chunk_entry_step);
   }
   // The descriptor of an address's chunk, or of its huge object.
   const char* descriptor(const void* address) const {
