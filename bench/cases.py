@@ -41,6 +41,7 @@ def burst(name: str, *arguments: str) -> Case:
     figures = [
         Figure("after_0s_percent", "resident at once", "% of burst"),
         Figure("after_1s_percent", "after 1 s", "% of burst"),
+        Figure("after_2s_percent", "after 2 s", "% of burst"),
         Figure("after_5s_percent", "after 5 s", "% of burst"),
         TIME,
     ]
@@ -78,6 +79,7 @@ def nanoseconds(call: str) -> list[Figure]:
         for key, label in [
             ("p99_9", "p99.9"),
             ("p99_99", "p99.99"),
+            ("p99_999", "p99.999"),
             ("max_undisturbed", "longest"),
             ("max", "longest*"),
         ]
@@ -85,12 +87,16 @@ def nanoseconds(call: str) -> list[Figure]:
 
 
 CASES = [
-    malloc_test("malloc-test 1+1, 64 B", "pairs=1", "size=64"),
-    malloc_test("malloc-test 1+1, random", "pairs=1", "size=0", "objects=10000000"),
-    malloc_test("malloc-test 4+4, 64 B", "pairs=4", "size=64"),
-    malloc_test("malloc-test 4+4, random", "pairs=4", "size=0", "objects=10000000"),
-    malloc_test("malloc-test 1+1, 512 B", "pairs=1", "size=512"),
-    malloc_test("malloc-test 1+1, 1024 B", "pairs=1", "size=1024"),
+    *(
+        malloc_test(f"malloc-test {n}+{n}, {name}", f"pairs={n}", f"size={size}", f"objects={objects}")
+        for n in (1, 2, 4)
+        for size, name, objects in [
+            (64, "64 B", 30_000_000),
+            (512, "512 B", 10_000_000),
+            (1024, "1024 B", 10_000_000),
+            (0, "random", 10_000_000),
+        ]
+    ),
     malloc_test("malloc-test 1+1, random, all touched", "pairs=1", "size=0", "objects=10000000", "touch=2"),
     larson(2),
     larson(16),
@@ -206,8 +212,10 @@ CASES = [
         [
             SPEED,
             PEAK,
-            Figure("malloc_slowest_ns", "slowest malloc", "us", 1e-3),
-            Figure("free_slowest_ns", "slowest free", "us", 1e-3),
+            Figure("slowest_undisturbed_ns", "longest call up to 1 MiB", "us", 1e-3),
+            Figure("slowest_ns", "longest* call up to 1 MiB", "us", 1e-3),
+            Figure("malloc_p99_999_ns", "malloc p99.999", "us", 1e-3),
+            Figure("free_p99_999_ns", "free p99.999", "us", 1e-3),
         ],
         ["ops=2000000"],
     ),
