@@ -17,7 +17,8 @@ if __name__ == "__main__":
 
 from applications import user_program
 from measure import BenchError
-from run import add_arguments, complete, laboratory, say
+from run import INTERRUPTED, add_arguments, complete, laboratory
+from schedule import say
 
 
 def main() -> int:
@@ -44,4 +45,5 @@ if __name__ == "__main__":
         say(f"bench/compare.py: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        say("bench/compare.py: interrupted")
+        sys.exit(INTERRUPTED)

@@ -157,7 +157,7 @@ def read_records(path: Path) -> list[Record]:
 def cases_of(records: list[Record]) -> list[Case]:
     """The cases as they were when measured, in their order; they need not exist any more."""
     found: dict[str, Case] = {}
-    for record in records:
+    for record in sorted(records, key=lambda r: r.round == WARM_UP):  # those of the warm-up are smaller
         if record.case not in found:
             figures = [Figure(**figure) for figure in record.figures]
             found[record.case] = Case(record.case, record.program, record.arguments, figures)

@@ -27,6 +27,7 @@ import proof
 import records
 import report
 import run
+import schedule
 import statistics_rounds as st
 
 CASE = cases.Case("c", "program", [], [cases.SPEED, cases.PEAK])
@@ -127,10 +128,10 @@ class TestRecords:
 class TestRun:
     def test_rounds_begin_with_another_allocator(self):
         names = [measure.Allocator(n, None) for n in "abc"]
-        plan = run.schedule([CASE], names, 2, warm_up=True)
+        plan = schedule.schedule([CASE], names, 2, warm_up=True)
         assert ["".join(s.allocator.name for s in steps) for steps in plan] == ["abc", "bca", "cab"]
         assert [steps[0].round for steps in plan] == [0, 1, 2]
-        assert len(run.schedule([CASE], names, 2, warm_up=False)) == 2
+        assert len(schedule.schedule([CASE], names, 2, warm_up=False)) == 2
 
     def test_the_last_line_is_the_result(self):
         assert run.read_result(b'noise\n{"a": 1}\n') == {"a": 1}
