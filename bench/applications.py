@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cases import Case, Figure
+from cases import APPLICATION, Case, Figure
 from measure import ROOT, BenchError
 
 sys.path.append(str(ROOT / "tests" / "real"))
@@ -42,6 +42,7 @@ PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin"
 class Application(Case):
     """A program of the system. In its arguments {data} is the folder of its generated files."""
 
+    kind: str = APPLICATION
     needs: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     files: Callable[[bool], dict[str, bytes]] = lambda quick: {}
@@ -127,13 +128,15 @@ def formulas(count: int, variables: int = 180, clauses_by_variable: float = 4.2)
     return ("\n".join(lines) + "\n").encode()
 
 
-def server(name: str, requests: int, quick: int, *needs: str, also: list[Figure] | None = None) -> Application:
-    """The later number of requests holds, as for the programs of bench/."""
+def server(
+    name: str, requests: int, quick: int, rest: int, *needs: str, also: list[Figure] | None = None
+) -> Application:
+    """Requests, and seconds of rest after them. The later ones hold, as for the programs of bench/."""
     return Application(
         name=name,
         program="/usr/bin/python3",
-        arguments=[str(ROOT / "bench" / "servers.py"), name, str(requests)],
-        quick=[str(quick)],
+        arguments=[str(ROOT / "bench" / "servers.py"), name, str(requests), str(rest)],
+        quick=[str(quick), str(rest - 3 if rest > 2 else 0)],
         figures=[*SERVER_FIGURES, *(also or [])],
         needs=needs,
         reports=True,
@@ -183,7 +186,7 @@ def applications() -> list[Application]:
             PROGRAM_FIGURES,
             needs=("node",),
             files=lambda quick: {
-                "work.js": repeated(1 if quick else 10, b"for (let run = 0; run < %d; run++)", inputs.NODE)
+                "work.js": repeated(1 if quick else 14, b"for (let run = 0; run < %d; run++)", inputs.NODE)
             },
         ),
         Application(
@@ -200,12 +203,12 @@ def applications() -> list[Application]:
             ["-smt2", "{data}/work.smt2"],
             PROGRAM_FIGURES,
             needs=("z3",),
-            files=lambda quick: {"work.smt2": formulas(2 if quick else 40)},
+            files=lambda quick: {"work.smt2": formulas(2 if quick else 28)},
         ),
-        server("redis", 120_000, 5_000, "redis-server", "redis-benchmark", "redis-cli", also=[LONG_REST]),
-        server("memcached", 400_000, 5_000, "memcached", "memcaslap", "memcflush", also=[LONG_REST]),
-        server("nginx", 40_000, 500, "nginx", "ab"),
-        server("mariadb", 250_000, 1_000, "mariadbd", "mariadb-install-db", "mariadb", "sysbench"),
+        server("redis", 120_000, 5_000, 5, "redis-server", "redis-benchmark", "redis-cli", also=[LONG_REST]),
+        server("memcached", 400_000, 5_000, 5, "memcached", "memcaslap", "memcflush", also=[LONG_REST]),
+        server("nginx", 30_000, 500, 2, "nginx", "ab"),
+        server("mariadb", 250_000, 1_000, 2, "mariadbd", "mariadb-install-db", "mariadb", "sysbench"),
     ]
 
 

@@ -22,6 +22,11 @@ PEAK = Figure("rss_peak_bytes", "peak memory", "MiB", 2.0**-20)
 PEAK_BY_LIVE = Figure("peak_by_live", "peak memory", "x live")
 
 
+# What a case counts as. Ranks and means are over programs and applications only: a limit has no allocator in it and
+# runs once a round, and what START measures is the loader's work more than the allocator's.
+PROGRAM, APPLICATION, LIMIT, START = "program", "application", "limit", "start"
+
+
 @dataclass(frozen=True)
 class Case:
     """`program` of bench/programs with `arguments`; an absolute path is a program of the system."""
@@ -32,6 +37,7 @@ class Case:
     figures: list[Figure]
     quick: list[str] = field(default_factory=list)  # further arguments, later ones hold, for --quick
     repeat: int = 1  # runs a round, of which the median counts
+    kind: str = PROGRAM
 
     def command_arguments(self, quick: bool) -> list[str]:
         return [*self.arguments, *(self.quick if quick else [])]
@@ -45,7 +51,7 @@ def burst(name: str, *arguments: str) -> Case:
         Figure("after_5s_percent", "after 5 s", "% of burst"),
         TIME,
     ]
-    return Case(name, "burst", list(arguments), figures, ["bytes=128m"])
+    return Case(name, "burst", list(arguments), figures, ["bytes=128m", "idle=2"])
 
 
 def malloc_test(name: str, *arguments: str) -> Case:
@@ -57,8 +63,9 @@ def larson(threads: int) -> Case:
     return Case(f"larson {threads} threads", "larson", arguments, [SPEED, PEAK], ["seconds=1"])
 
 
-def tight_loop(name: str, *arguments: str) -> Case:
-    return Case(name, "tight_loop", list(arguments), [Figure("ns_per_pair", "a pair", "ns")], ["pairs=20000000"])
+def tight_loop(name: str, *arguments: str, kind: str = PROGRAM) -> Case:
+    figures = [Figure("ns_per_pair", "a pair", "ns")]
+    return Case(name, "tight_loop", list(arguments), figures, ["pairs=20000000"], kind=kind)
 
 
 def symmetric_exchange(name: str, *arguments: str) -> Case:
@@ -117,8 +124,8 @@ CASES = [
     ),
     tight_loop("tight loop 64 B"),
     tight_loop("tight loop 64 B, batches", "batch=200"),
-    tight_loop("ideal stack", "ideal=1"),
-    tight_loop("ideal stack, batches", "ideal=1", "batch=200"),
+    tight_loop("ideal stack", "ideal=1", kind=LIMIT),
+    tight_loop("ideal stack, batches", "ideal=1", "batch=200", kind=LIMIT),
     Case("lever-boreham 1 thread", "lever_boreham", ["threads=1"], [SPEED], ["pairs=10000000"]),
     Case(
         "lever-boreham 2 threads",
@@ -202,7 +209,7 @@ CASES = [
             Figure("bytes_per_thread_at_once", "at once, each", "KiB", 2.0**-10),
             Figure("bytes_per_thread_after_idle", "after 5 s, each", "KiB", 2.0**-10),
         ],
-        ["threads=200"],
+        ["threads=200", "idle=1"],
     ),
     Case("pauses", "pauses", [], [*nanoseconds("malloc"), *nanoseconds("free"), SPEED], ["seconds=1"]),
     Case(
@@ -225,6 +232,7 @@ CASES = [
         [],
         [Figure("wall", "time", "ms", 1e3), Figure("max_rss_kib", "resident", "KiB")],
         repeat=60,
+        kind=START,
     ),
 ]
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cases import Case, Figure
+from cases import PROGRAM, Case, Figure
 from measure import Allocator, BenchError, compiler
 
 WARM_UP = 0  # the number of the round that does not count
@@ -38,6 +38,7 @@ class Record:
     machine: dict = field(default_factory=dict)
     load: float = 0.0
     time: str = ""
+    kind: str = PROGRAM
 
 
 @dataclass
@@ -125,6 +126,7 @@ def make_record(
         machine=machine(),
         load=round(os.getloadavg()[0], 2),
         time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        kind=case.kind,
     )
 
 
@@ -160,7 +162,7 @@ def cases_of(records: list[Record]) -> list[Case]:
     for record in sorted(records, key=lambda r: r.round == WARM_UP):  # those of the warm-up are smaller
         if record.case not in found:
             figures = [Figure(**figure) for figure in record.figures]
-            found[record.case] = Case(record.case, record.program, record.arguments, figures)
+            found[record.case] = Case(record.case, record.program, record.arguments, figures, kind=record.kind)
     return list(found.values())
 
 

@@ -25,6 +25,7 @@ import environment
 if __name__ == "__main__":
     environment.enter()
 
+import goals
 import html_report
 from applications import Application, installed, matching
 from cases import CASES, Case, select
@@ -40,8 +41,8 @@ from measure import (
     serves,
 )
 from proof import prove_bound
-from records import CPU, WARM_UP, Record, cases_of, library_of, make_record, read_records, samples_of, to_line
-from report import OWN, Results, markdown
+from records import CPU, WARM_UP, Record, library_of, make_record, read_records, to_line
+from report import OWN, markdown, results_of
 from schedule import Clock, Step, finished, say, schedule, without_halves
 
 TIMEOUT_SECONDS = 300
@@ -287,14 +288,12 @@ def check_resumable(records: list[Record], allocators: list[Allocator], quick: b
         raise BenchError("that file has parameters of another kind (--quick or not)")
 
 
-def results_of(records: list[Record]) -> Results:
-    return Results(cases_of(records), list(dict.fromkeys(r.allocator for r in records)), samples_of(records))
-
-
 def write_report(records: list[Record], base: Path) -> tuple[str, Path]:
     """The Markdown text, which also goes to a file, and the HTML page's file."""
     results = results_of(records)
     text = f"{heading(records)}\n\n{markdown(results)}\n"
+    if goals.concern(results):
+        text += f"\nWhat Folio is to reach:\n\n{goals.table(goals.goals(results))}\n"
     base.with_suffix(".md").write_text(text)
     page = base.with_suffix(".html")
     page.write_text(html_report.page(results, records))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from cases import Case
+from cases import LIMIT, Case
 from measure import Allocator
 from records import WARM_UP, Record
 from rich.console import Console
@@ -38,12 +38,18 @@ class Step:
 
 
 def schedule(cases: list[Case], allocators: list[Allocator], rounds: int, warm_up: bool) -> list[list[Step]]:
-    """The steps by round; each round begins with another allocator."""
+    """The steps by round; each round begins with another allocator. A limit is measured beside the first one."""
     plan = []
     for number in range(WARM_UP if warm_up else WARM_UP + 1, rounds + 1):
         first = number % len(allocators)
         order = allocators[first:] + allocators[:first]
-        plan.append([Step(number, case, allocator) for case in cases for allocator in order])
+        plan.append(
+            [
+                Step(number, case, allocator)
+                for case in cases
+                for allocator in (allocators[:1] if case.kind == LIMIT else order)
+            ]
+        )
     return plan
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""servers.py NAME REQUESTS: one server under a bounded load, as a program that bench/run.py can start.
+"""servers.py NAME REQUESTS REST: one server under a bounded load, as a program that bench/run.py can start.
 
 The server inherits this process's LD_PRELOAD, its clients do not; it listens on 127.0.0.1 or on a socket in the file
 system, and is ended with this process. The last line of output is a result like that of a benchmark program: the rate
 as the load's own program reports it, the server's own memory and CPU time, its memory after what the load stored was
-deleted and it had nothing to do for 2 and 5 seconds, and the file that its malloc comes from.
+deleted and it had nothing to do for 2 and 5 seconds (REST is up to when), and the file that its malloc comes from.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def said(pattern: str, text: str, load: str) -> float:
 REDIS_TESTS = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,lrange_100"
 
 
-def redis(folder: Path, requests: int) -> dict:
+def redis(folder: Path, requests: int, rest: int) -> dict:
     """Strings, lists, hashes and sets; then everything is deleted, and the server idles for five seconds."""
     port = str(free_port())
     command = [*("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", ""), "--appendonly", "no"]
@@ -177,7 +177,7 @@ def redis(folder: Path, requests: int) -> dict:
             if row["test"] == "SET":
                 for column, key in [("p50", "p50"), ("p95", "p95"), ("p99", "p99"), ("max", "max")]:
                     result[f"set_{key}_ns"] = float(row[f"{column}_latency_ms"]) * 1e6
-        at_rest(server, result, 5, lambda: client("redis-cli", "-h", "127.0.0.1", "-p", port, "flushall", "sync"))
+        at_rest(server, result, rest, lambda: client("redis-cli", "-h", "127.0.0.1", "-p", port, "flushall", "sync"))
     return {**result, "malloc": malloc}
 
 
@@ -192,7 +192,7 @@ cmd
 """
 
 
-def memcached(folder: Path, requests: int) -> dict:
+def memcached(folder: Path, requests: int, rest: int) -> dict:
     """Three sets to seven gets by 32 connections, keys of 20 to 60 bytes and values of 40 to 4000."""
     port = free_port()
     malloc = malloc_of("memcached", "--version")
@@ -203,7 +203,7 @@ def memcached(folder: Path, requests: int) -> dict:
         load += [f"--execute_number={requests}", f"--cfg_cmd={folder}/load.cfg"]
         result, text = under_load(server, lambda: client(*load))
         result["ops_per_second"] = said(r"TPS: (\d+)", text, "memcaslap")
-        at_rest(server, result, 5, lambda: client("memcflush", f"--servers=127.0.0.1:{port}"))
+        at_rest(server, result, rest, lambda: client("memcflush", f"--servers=127.0.0.1:{port}"))
     return {**result, "malloc": malloc}
 
 
@@ -223,7 +223,7 @@ http {{
 """
 
 
-def nginx(folder: Path, requests: int) -> dict:
+def nginx(folder: Path, requests: int, rest: int) -> dict:
     """A file of 20 KiB, compressed anew for each request: zlib's state is malloc's work."""
     port = free_port()
     (folder / "files").mkdir()
@@ -236,14 +236,14 @@ def nginx(folder: Path, requests: int) -> dict:
         load = ["ab", "-q", "-n", str(requests), "-c", "16", "-H", "Accept-Encoding: gzip"]
         result, text = under_load(server, lambda: client(*load, f"http://127.0.0.1:{port}/page.txt"))
         result["ops_per_second"] = said(r"Requests per second:\s+([\d.]+)", text, "ab")
-        at_rest(server, result, 2)
+        at_rest(server, result, rest)
     return {**result, "malloc": malloc}
 
 
 TABLE = ["--tables=1", "--table-size=100000", "--db-driver=mysql", "--mysql-user=root", "--mysql-db=bench"]
 
 
-def mariadb(folder: Path, requests: int) -> dict:
+def mariadb(folder: Path, requests: int, rest: int) -> dict:
     """sysbench selects rows by key with eight connections, from a table that is made before."""
     data, address = folder / "data", f"{folder}/s"
     install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db"]
@@ -263,7 +263,7 @@ def mariadb(folder: Path, requests: int) -> dict:
         load = [*base, "--threads=8", "--time=0", f"--events={requests}", "--percentile=99", "run"]
         result, text = under_load(server, lambda: client(*load))
         result["ops_per_second"] = said(r"queries:\s+\d+\s+\(([\d.]+) per sec", text, "sysbench")
-        at_rest(server, result, 2, lambda: client(*query, "drop database bench"))
+        at_rest(server, result, rest, lambda: client(*query, "drop database bench"))
     return {**result, "malloc": malloc}
 
 
@@ -271,10 +271,10 @@ SERVERS = {"redis": redis, "memcached": memcached, "nginx": nginx, "mariadb": ma
 
 
 def main() -> int:
-    name, requests = sys.argv[1], int(sys.argv[-1])
+    name, requests, rest = sys.argv[1], int(sys.argv[-2]), int(sys.argv[-1])
     # A path of its own for each run, and a short one: that of a socket has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="folio-") as scratch:
-        print(json.dumps({"program": name, **SERVERS[name](Path(scratch), requests)}))
+        print(json.dumps({"program": name, **SERVERS[name](Path(scratch), requests, rest)}))
     return 0
 
 
