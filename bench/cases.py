@@ -39,6 +39,14 @@ class Case:
     repeat: int = 1  # runs a round, of which the median counts
     kind: str = PROGRAM
 
+    @property
+    def threads(self) -> int | None:
+        """As its arguments say; of pairs each is two."""
+        given = dict(word.split("=", 1) for word in self.arguments if "=" in word)
+        if given.get("pairs", "").isdigit():
+            return 2 * int(given["pairs"])
+        return int(given["threads"]) if given.get("threads", "").isdigit() else None
+
     def command_arguments(self, quick: bool) -> list[str]:
         return [*self.arguments, *(self.quick if quick else [])]
 
@@ -114,7 +122,9 @@ CASES = [
         [TIME, Figure("peak_by_live", "peak memory", "x live")],
         ["threads=40", "objects=20000"],
     ),
-    Case("random lifetimes 1 thread", "random_lifetimes", ["ops=40000000"], [SPEED, PEAK], ["ops=4000000"]),
+    Case(
+        "random lifetimes 1 thread", "random_lifetimes", ["threads=1", "ops=40000000"], [SPEED, PEAK], ["ops=4000000"]
+    ),
     Case(
         "random lifetimes 4 threads",
         "random_lifetimes",
@@ -134,12 +144,12 @@ CASES = [
         [SPEED, Figure("slowest_by_fastest", "slowest thread", "x fastest")],
         ["pairs=10000000"],
     ),
-    symmetric_exchange("symmetric exchange 2 threads, 64 B", "size=64"),
-    symmetric_exchange("symmetric exchange 2 threads, random"),
+    symmetric_exchange("symmetric exchange 2 threads, 64 B", "threads=2", "size=64"),
+    symmetric_exchange("symmetric exchange 2 threads, random", "threads=2"),
     symmetric_exchange("symmetric exchange 8 threads, random", "threads=8"),
-    nalloc_test("nalloc 1, private pools", "test=1"),
-    nalloc_test("nalloc 2, global pool", "test=2"),
-    nalloc_test("nalloc 3, one producer", "test=3", "threads=4"),
+    *(nalloc_test(f"nalloc 1, private pools, {n}", "test=1", f"threads={n}") for n in (1, 2, 8)),
+    *(nalloc_test(f"nalloc 2, global pool, {n}", "test=2", f"threads={n}") for n in (2, 8)),
+    *(nalloc_test(f"nalloc 3, one producer, {n}", "test=3", f"threads={n}") for n in (2, 8)),
     Case(
         "warm-up",
         "warm_up",
@@ -151,7 +161,7 @@ CASES = [
         ["objects=1000000", "slot_ms=2"],
     ),
     Case("factor", "factor", [], [TIME, PEAK], ["p=1000000000039", "q=2000000000003"]),
-    Case("group cycles 1 thread", "group_cycles", [], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
+    Case("group cycles 1 thread", "group_cycles", ["threads=1"], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
     Case("group cycles 4 threads", "group_cycles", ["threads=4"], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
     Case("large buffers", "large_buffers", [], [TIME, PEAK_BY_LIVE], ["ops=500"]),
     Case("large buffers 4 threads", "large_buffers", ["threads=4"], [TIME, PEAK_BY_LIVE], ["ops=500"]),

@@ -11,15 +11,16 @@ import matplotlib as mpl
 mpl.use("svg")
 
 import matplotlib.pyplot as plt
-from cases import Case
+from cases import PROGRAM, Case, Figure
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-from report import MEASURES, OWN, Results, figure_for, memory_figure, standings, time_figure
+from report import ALL, MEASURES, OWN, Results, figure_for, memory_figure, standings, time_figure
 
 INK = "#010203"  # stands for the page's text colour; no allocator has it
 PERCENTILE = re.compile(r"^(.+)_p(\d+(?:_\d+)?)_ns$")
-STAGE = re.compile(r"^after_(\d+)s_(.+)$")
+STAGE = re.compile(r"^after_(\d+)(m?s)_percent$")
 # Told apart on white and on black, and by most who do not see all colours; Folio's is the first.
 COLORS = [
     *("#e6550d", "#3182bd", "#31a354", "#9467bd", "#bc8f00", "#17a5b5"),
@@ -74,17 +75,22 @@ def legend(canvas: Canvas, results: Results) -> None:
 
 def dots(results: Results, case: Case) -> str:
     """One panel a figure: the median with its interval, behind it every round."""
-    names = results.allocators
-    columns = min(3, len(case.figures))
-    rows = -(-len(case.figures) // columns)
+    figures = [figure for figure in case.figures if results.medians(case, figure)]
+    names = [name for name in results.allocators if results.of(case, name)]
+    if not figures:
+        return ""
+    columns = min(3, len(figures))
+    rows = -(-len(figures) // columns)
     size = (3.3 * columns + 0.6, (0.24 * len(names) + 0.9) * rows)
     canvas, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=True, layout="constrained")
-    for axis, figure in zip(axes.flat, case.figures, strict=False):
+    for axis, figure in zip(axes.flat, figures, strict=False):
         values = []
         for y, name in enumerate(names):
             interval = results.median(case, figure, name)
             rounds = list(results.by_round(case, figure, name).values())
             if interval is None:
+                where = axis.get_yaxis_transform()
+                axis.text(0.02, y, results.problem(case, name) or "–", transform=where, va="center", fontsize=8)
                 continue
             values += rounds
             tint = color(results, name)
@@ -92,11 +98,13 @@ def dots(results: Results, case: Case) -> str:
             axis.plot([interval.low, interval.high], [y, y], color=tint, linewidth=2.2)
             axis.plot([interval.value], [y], marker(results, name), color=tint, markersize=6)
         scale_axis(axis.set_xscale, axis.set_xlim, values)
+        if axis.get_xscale() == "log":
+            plain_ticks(axis)
         axis.set_title(f"{figure.label}, {figure.unit}", fontsize=9, loc="left")
         axis.set_xlabel("more is better" if figure.more_is_better else "less is better", fontsize=8)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.5, -0.5)
-    for axis in list(axes.flat)[len(case.figures) :]:
+    for axis in list(axes.flat)[len(figures) :]:
         axis.set_visible(False)
     return svg(canvas, f"{case.name}: medians and intervals")
 
@@ -111,13 +119,13 @@ def scale_axis(set_scale: Callable, set_limits: Callable, values: list[float]) -
 
 def forest(results: Results) -> str:
     """Folio against the best peer of each program."""
-    rows = {measure: standings(results, measure) for measure in MEASURES}
-    longest = max((len(found) for found in rows.values()), default=0)
-    if longest == 0:
+    rows = {measure: found for measure in MEASURES if (found := standings(results, measure))}
+    if not rows:
         return ""
-    canvas, axes = plt.subplots(1, 2, figsize=(11, 0.26 * longest + 1.1), layout="constrained")
-    for axis, measure in zip(axes, MEASURES, strict=True):
-        found = rows[measure]
+    longest = max(len(found) for found in rows.values())
+    size = (5.5 * len(rows), 0.26 * longest + 1.1)
+    canvas, axes = plt.subplots(1, len(rows), figsize=size, squeeze=False, layout="constrained")
+    for axis, (measure, found) in zip(axes.flat, rows.items(), strict=True):
         for y, row in enumerate(found):
             tint = {"ahead": "#31a354", "behind": "#d6404e"}.get(row.verdict, "#8a8a8a")
             axis.plot([row.advantage.low, row.advantage.high], [y, y], color=tint, linewidth=2.2)
@@ -125,26 +133,29 @@ def forest(results: Results) -> str:
         axis.axvline(1, color=INK, linewidth=0.8)
         axis.set_xscale("log")
         plain_ticks(axis)
-        axis.set_yticks(range(len(found)), [f"{row.case}" for row in found])
+        axis.set_yticks(range(len(found)), [row.case for row in found])
         axis.set_ylim(len(found) - 0.5, -0.5)
-        axis.set_title(f"{measure}: times better than the best peer (right of 1: Folio leads)", fontsize=9, loc="left")
+        axis.set_title(f"{measure}: times better than the best peer", fontsize=9, loc="left")
+        axis.set_xlabel("right of 1: Folio leads", fontsize=8)
     return svg(canvas, "Folio against the best peer of each program")
 
 
-def plain_ticks(axis: Axes) -> None:
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.xaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
-    axis.tick_params(axis="x", which="minor", labelsize=7)
+def plain_ticks(axis: Axes, line: Axis | None = None) -> None:
+    """Of a logarithmic line (x unless given): numbers as people write them."""
+    line = line or axis.xaxis
+    line.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    line.set_minor_formatter(lambda value, _: f"{value:,.6g}" if f"{value:e}"[0] in "25" else "")
+    line.set_tick_params(which="minor", labelsize=7)
 
 
-def work_profile(results: Results) -> str:
-    """Work against time and against memory: which share of the programs an allocator does within x times the best."""
+def profile(results: Results) -> str:
+    """All programs at a glance: which share of them an allocator does within x times the best."""
     canvas, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
     for axis, measure in zip(axes, MEASURES, strict=True):
         costs: dict[str, list[float]] = {name: [] for name in results.allocators}
         total = 0
         for case in results.cases:
-            figure = figure_for(case, measure)
+            figure = figure_for(case, measure) if ALL.has(case) else None
             medians = {n: v for n, v in results.medians(case, figure).items() if v > 0} if figure else {}
             if not medians:
                 continue
@@ -165,6 +176,49 @@ def work_profile(results: Results) -> str:
         axis.set_ylabel("programs done, %")
     legend(canvas, results)
     return svg(canvas, "share of programs done within a multiple of the best time and memory")
+
+
+def families(results: Results) -> list[list[Case]]:
+    """Cases that are one program with several numbers of threads, and report their operations."""
+    found: dict[tuple, dict[int, Case]] = {}
+    for case in results.cases:
+        rest = tuple(sorted(w for w in case.arguments if w.partition("=")[0] not in ("threads", "pairs", "ops")))
+        reports = any("ops_per_second" in sample.values for sample in results.of_case(case))
+        if case.kind == PROGRAM and case.threads and reports:
+            found.setdefault((case.program, rest), {})[case.threads] = case
+    return [[cases[n] for n in sorted(cases)] for cases in found.values() if len(cases) > 1]
+
+
+def work_graphs(results: Results, cpus: int) -> list[str]:
+    """Threads x time to completion, by threads: where the line rises, threads are in each other's way.
+
+    Threads beyond the CPUs have none of their own and do not count; time is that of an operation.
+    """
+    return [plot for family in families(results) if (plot := work_graph(results, family, cpus))]
+
+
+def work_graph(results: Results, family: list[Case], cpus: int) -> str:
+    rate = Figure("ops_per_second", "", "", more_is_better=True)
+    title = " ".join([family[0].program, *(w for w in family[0].arguments if w.startswith(("size", "test", "touch")))])
+    canvas, axis = plt.subplots(figsize=(4.1, 2.9), layout="constrained")
+    for name in results.allocators:
+        points = [
+            (case.threads, 1e9 * min(case.threads, cpus) / interval.value)
+            for case in family
+            if (interval := results.median(case, rate, name)) is not None
+        ]
+        if points:
+            axis.plot(
+                *zip(*points, strict=True), marker=marker(results, name), color=color(results, name), markersize=4
+            )
+    axis.set(xscale="log", yscale="log", xlabel="threads", ylabel="work, ns x CPUs an operation")
+    counts = [case.threads for case in family]
+    axis.set_xticks(counts, [str(n) for n in counts])
+    axis.xaxis.minorticks_off()
+    plain_ticks(axis, axis.yaxis)
+    axis.set_title(title, fontsize=9, loc="left")
+    legend(canvas, results)
+    return svg(canvas, f"{title}: work by threads")
 
 
 def time_memory(results: Results, case: Case) -> str:
@@ -233,12 +287,12 @@ def latency(results: Results, case: Case, call: str, curves: dict[str, dict[floa
     return svg(canvas, f"{case.name}: latency of {call} by percentile")
 
 
-def stages_of(values: dict) -> list[tuple[str, float]]:
-    """Memory over time, as a program reports it: `stages`, pairs of a name and bytes, or fields after_<n>s_<unit>."""
+def stages_of(values: dict) -> list[tuple[str | float, float]]:
+    """Memory over time, as a program reports it: `stages`, pairs of a name and bytes, or by seconds after the work."""
     if isinstance(values.get("stages"), list):
         return [(str(name), float(size) / 2**20) for name, size in values["stages"]]
-    found = sorted((int(m[1]), float(v)) for key, v in values.items() if (m := STAGE.match(key)))
-    return [(f"{seconds} s", value) for seconds, value in found]
+    matches = [(match, float(value)) for key, value in values.items() if (match := STAGE.match(key))]
+    return sorted((int(m[1]) / (1000 if m[2] == "ms" else 1), value) for m, value in matches)
 
 
 def stages(results: Results, case: Case) -> str:
@@ -247,18 +301,20 @@ def stages(results: Results, case: Case) -> str:
         runs = [stages_of(values) for values in numbers_of(results, case, name)]
         runs = [run for run in runs if len(run) > 1]
         if runs:
-            labels = [label for label, _ in runs[0]]
-            curves[name] = [(label, middle([run[i][1] for run in runs])) for i, label in enumerate(labels)]
+            places = [place for place, _ in runs[0]]
+            curves[name] = [(place, middle([run[i][1] for run in runs])) for i, place in enumerate(places)]
     if not curves:
         return ""
     canvas, axis = plt.subplots(figsize=(5.2, 3), layout="constrained")
     for name, curve in curves.items():
         axis.plot(*zip(*curve, strict=True), marker=marker(results, name), color=color(results, name), markersize=5)
     axis.set_ylim(bottom=0)
-    is_list = any("stages" in v for name in curves for v in numbers_of(results, case, name))
-    axis.set_ylabel("resident, MiB" if is_list else "resident, % of what was freed")
+    if isinstance(next(iter(curves.values()))[0][0], str):
+        axis.set_ylabel("resident, MiB")
+    else:
+        axis.set(xlabel="seconds after the work", ylabel="resident, % of what was freed")
     legend(canvas, results)
-    return svg(canvas, f"{case.name}: memory by stage")
+    return svg(canvas, f"{case.name}: memory over time")
 
 
 def plots_of(results: Results, case: Case) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cases import PROGRAM, Case, Figure
-from measure import Allocator, BenchError, compiler
+from measure import ROOT, Allocator, BenchError, compiler
 
 WARM_UP = 0  # the number of the round that does not count
 CPU = "cpu"  # user and system time together
@@ -113,8 +113,8 @@ def make_record(
 ) -> Record:
     return Record(
         case=case.name,
-        program=case.program,
-        arguments=case.command_arguments(quick),
+        program=Path(case.program).name,
+        arguments=[word.replace(f"{ROOT}/", "") for word in case.command_arguments(quick)],
         figures=[asdict(figure) for figure in case.figures],
         allocator=allocator.name,
         library=library_of(allocator),

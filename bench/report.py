@@ -262,6 +262,29 @@ def shares(rows: list[Standing], measure: str) -> Shares:
     )
 
 
+# What the kernel counted of each run, in the order of the page.
+COUNTS = [
+    Figure("wall", "wall time", "s"),
+    Figure("user", "user time", "s"),
+    Figure("sys", "system time", "s"),
+    Figure("minor_faults", "page faults", "thousand", 1e-3),
+    Figure("major_faults", "faults with reading", "number"),
+    Figure("max_rss_kib", "peak memory", "MiB", 2.0**-10),
+]
+
+
+def counts_table(results: Results, case: Case) -> str:
+    """Of all processes of a run: of a server also those that load it."""
+    lines = [
+        f"| counted by the kernel | {' | '.join(results.allocators)} |",
+        f"| --- |{' --- |' * len(results.allocators)}",
+    ]
+    for figure in COUNTS:
+        cells = [interval_text(results.median(case, figure, name)) for name in results.allocators]
+        lines.append(f"| {figure.label}, {figure.unit} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({100 * part / whole:.0f} %)" if whole else "–"
 

@@ -215,6 +215,7 @@ def measure(launcher: Path, command: Command, case: Case, allocator: Allocator) 
     if not serves(allocator, values.get("malloc", "")):
         note(f"its malloc came from {values.get('malloc')!r}")
         return values, "not loaded"
+    values["malloc"] = Path(values["malloc"]).name
     if values.get("gave_up"):
         return values, f"over {values['rss_peak_bytes'] / 2**30:.0f} GiB"
     return values, ""
