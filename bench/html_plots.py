@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 
 import matplotlib as mpl
 
@@ -12,7 +11,6 @@ mpl.use("svg")
 
 import matplotlib.pyplot as plt
 from cases import PROGRAM, Case, Figure
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
@@ -26,6 +24,7 @@ COLORS = [
     *("#e6550d", "#3182bd", "#31a354", "#9467bd", "#bc8f00", "#17a5b5"),
     *("#d6568f", "#8c6d55", "#7f7f7f", "#5b8c00", "#4060d0", "#c03030"),
 ]
+CROWDED = 300  # the highest by the lowest value of a logarithmic axis on which only powers of ten have labels
 MARKERS = "os^Dv<>Ph8X*"
 
 mpl.rcParams.update(
@@ -67,10 +66,12 @@ def marker(results: Results, allocator: str) -> str:
 
 def legend(canvas: Canvas, results: Results) -> None:
     handles = [
-        Line2D([], [], color=color(results, a), marker=marker(results, a), linestyle="", label=a)
+        Line2D([], [], color=color(results, a), marker=marker(results, a), linestyle="", markersize=5, label=a)
         for a in results.allocators
     ]
-    canvas.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False)
+    columns = min(len(handles), int(canvas.get_figwidth()))
+    tight = {"columnspacing": 0.8, "handletextpad": 0.0, "labelspacing": 0.3, "fontsize": 8}
+    canvas.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, **tight)
 
 
 def dots(results: Results, case: Case) -> str:
@@ -97,9 +98,7 @@ def dots(results: Results, case: Case) -> str:
             axis.plot(rounds, [y] * len(rounds), "|", color=tint, alpha=0.45, markersize=9)
             axis.plot([interval.low, interval.high], [y, y], color=tint, linewidth=2.2)
             axis.plot([interval.value], [y], marker(results, name), color=tint, markersize=6)
-        scale_axis(axis.set_xscale, axis.set_xlim, values)
-        if axis.get_xscale() == "log":
-            plain_ticks(axis)
+        scale_axis(axis.xaxis, values)
         axis.set_title(f"{figure.label}, {figure.unit}", fontsize=9, loc="left")
         axis.set_xlabel("more is better" if figure.more_is_better else "less is better", fontsize=8)
         axis.set_yticks(range(len(names)), names)
@@ -109,12 +108,14 @@ def dots(results: Results, case: Case) -> str:
     return svg(canvas, f"{case.name}: medians and intervals")
 
 
-def scale_axis(set_scale: Callable, set_limits: Callable, values: list[float]) -> None:
+def scale_axis(line: Axis, values: list[float]) -> None:
     """From 0, so that lengths can be compared; logarithmic where that would press most values into one place."""
+    x = line.axis_name == "x"
     if values and min(values) > 0 and max(values) > 12 * min(values):
-        set_scale("log")
+        (line.axes.set_xscale if x else line.axes.set_yscale)("log")
+        plain_ticks(line)
     elif values and max(values) > 0:
-        set_limits(0, max(values) * 1.08)
+        (line.axes.set_xlim if x else line.axes.set_ylim)(0, max(values) * 1.08)
 
 
 def forest(results: Results) -> str:
@@ -132,7 +133,7 @@ def forest(results: Results) -> str:
             axis.plot([row.advantage.value], [y], "o", color=tint, markersize=5)
         axis.axvline(1, color=INK, linewidth=0.8)
         axis.set_xscale("log")
-        plain_ticks(axis)
+        plain_ticks(axis.xaxis)
         axis.set_yticks(range(len(found)), [row.case for row in found])
         axis.set_ylim(len(found) - 0.5, -0.5)
         axis.set_title(f"{measure}: times better than the best peer", fontsize=9, loc="left")
@@ -140,11 +141,15 @@ def forest(results: Results) -> str:
     return svg(canvas, "Folio against the best peer of each program")
 
 
-def plain_ticks(axis: Axes, line: Axis | None = None) -> None:
-    """Of a logarithmic line (x unless given): numbers as people write them."""
-    line = line or axis.xaxis
-    line.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    line.set_minor_formatter(lambda value, _: f"{value:,.6g}" if f"{value:e}"[0] in "25" else "")
+def plain_ticks(line: Axis) -> None:
+    """Numbers as people write them, on a logarithmic axis; between the powers of ten where there is room."""
+
+    def minor(value: float, _: int) -> str:
+        low, high = line.get_view_interval()
+        return f"{value:,.6g}" if high < CROWDED * low and f"{value:e}"[0] in "25" else ""
+
+    line.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    line.set_minor_formatter(minor)
     line.set_tick_params(which="minor", labelsize=7)
 
 
@@ -170,7 +175,7 @@ def profile(results: Results) -> str:
             x, y = [1.0, *steps, limit], [0.0, *shares, shares[-1] if shares else 0.0]
             axis.step(x, y, where="post", color=color(results, name), linewidth=2 if name == OWN else 1.3)
         axis.set_xscale("log")
-        plain_ticks(axis)
+        plain_ticks(axis.xaxis)
         axis.set_ylim(0, 103)
         axis.set_xlabel(f"{measure}, times the best of the program")
         axis.set_ylabel("programs done, %")
@@ -189,36 +194,44 @@ def families(results: Results) -> list[list[Case]]:
     return [[cases[n] for n in sorted(cases)] for cases in found.values() if len(cases) > 1]
 
 
-def work_graphs(results: Results, cpus: int) -> list[str]:
+def work_graphs(results: Results, cpus: int) -> str:
     """Threads x time to completion, by threads: where the line rises, threads are in each other's way.
 
     Threads beyond the CPUs have none of their own and do not count; time is that of an operation.
     """
-    return [plot for family in families(results) if (plot := work_graph(results, family, cpus))]
-
-
-def work_graph(results: Results, family: list[Case], cpus: int) -> str:
+    found = families(results)
+    if not found:
+        return ""
     rate = Figure("ops_per_second", "", "", more_is_better=True)
-    title = " ".join([family[0].program, *(w for w in family[0].arguments if w.startswith(("size", "test", "touch")))])
-    canvas, axis = plt.subplots(figsize=(4.1, 2.9), layout="constrained")
-    for name in results.allocators:
-        points = [
-            (case.threads, 1e9 * min(case.threads, cpus) / interval.value)
-            for case in family
-            if (interval := results.median(case, rate, name)) is not None
-        ]
-        if points:
-            axis.plot(
-                *zip(*points, strict=True), marker=marker(results, name), color=color(results, name), markersize=4
-            )
-    axis.set(xscale="log", yscale="log", xlabel="threads", ylabel="work, ns x CPUs an operation")
-    counts = [case.threads for case in family]
-    axis.set_xticks(counts, [str(n) for n in counts])
-    axis.xaxis.minorticks_off()
-    plain_ticks(axis, axis.yaxis)
-    axis.set_title(title, fontsize=9, loc="left")
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    size = (3.7 * columns, 2.3 * rows + 0.6)
+    canvas, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis, family in zip(axes.flat, found, strict=False):
+        for name in results.allocators:
+            points = [
+                (case.threads, 1e9 * min(case.threads, cpus) / interval.value)
+                for case in family
+                if (interval := results.median(case, rate, name)) is not None
+            ]
+            if points:
+                tint = color(results, name)
+                axis.plot(*zip(*points, strict=True), marker=marker(results, name), color=tint, markersize=4)
+        axis.set(xscale="log", yscale="log", xlabel="threads", ylabel="CPUs x ns an operation")
+        axis.set_xticks([case.threads for case in family], [str(case.threads) for case in family])
+        axis.xaxis.minorticks_off()
+        plain_ticks(axis.yaxis)
+        axis.set_title(family_name(family), fontsize=9, loc="left")
+    for axis in list(axes.flat)[len(found) :]:
+        axis.set_visible(False)
     legend(canvas, results)
-    return svg(canvas, f"{title}: work by threads")
+    return svg(canvas, "work by number of threads")
+
+
+def family_name(family: list[Case]) -> str:
+    """What the names of the cases have in common, but for the numbers of threads."""
+    first, second = (re.sub(r" \d+\+\d+,?|,? \d+( threads?)?\b(?! B)", "", case.name) for case in family[:2])
+    return first if first == second else family[0].program
 
 
 def time_memory(results: Results, case: Case) -> str:
@@ -226,7 +239,7 @@ def time_memory(results: Results, case: Case) -> str:
     fast, small = time_figure(case), memory_figure(case)
     if fast is None or len(results.allocators) < 2:
         return ""
-    canvas, axis = plt.subplots(figsize=(5.2, 3), layout="constrained")
+    canvas, axis = plt.subplots(figsize=(4.7, 2.8), layout="constrained")
     xs, ys = [], []
     for name in results.allocators:
         x, y = results.median(case, small, name), results.median(case, fast, name)
@@ -238,11 +251,11 @@ def time_memory(results: Results, case: Case) -> str:
         axis.plot([x.value], [y.value], marker(results, name), color=tint, markersize=7)
         xs += [x.value, x.high]
         ys += [y.value, y.high]
-    if not xs:
+    if len(xs) < 4:  # one point compares nothing
         plt.close(canvas)
         return ""
-    scale_axis(axis.set_xscale, axis.set_xlim, xs)
-    scale_axis(axis.set_yscale, axis.set_ylim, ys)
+    scale_axis(axis.xaxis, xs)
+    scale_axis(axis.yaxis, ys)
     axis.set_xlabel(f"{small.label}, {small.unit}")
     axis.set_ylabel(f"{fast.label}, {fast.unit}{'' if fast.more_is_better else ' (less is better)'}")
     legend(canvas, results)
@@ -275,14 +288,15 @@ def latencies(results: Results, case: Case) -> list[str]:
 
 
 def latency(results: Results, case: Case, call: str, curves: dict[str, dict[float, float]]) -> str:
-    canvas, axis = plt.subplots(figsize=(5.2, 3), layout="constrained")
+    canvas, axis = plt.subplots(figsize=(4.7, 3.6), layout="constrained")
     percents = sorted({p for curve in curves.values() for p in curve})
     for name, curve in curves.items():
-        points = [(100 / (100 - p), ns) for p, ns in sorted(curve.items()) if p < 100 and ns > 0]
+        points = [(100 / (100 - p), ns / 1000) for p, ns in sorted(curve.items()) if p < 100 and ns > 0]
         axis.plot(*zip(*points, strict=True), marker=marker(results, name), color=color(results, name), markersize=4)
-    axis.set(xscale="log", yscale="log", xlabel="percentile", ylabel=f"{call}, ns")
+    axis.set(xscale="log", yscale="log", xlabel="percentile", ylabel=f"{call}, us")
+    plain_ticks(axis.yaxis)
     axis.set_xticks([100 / (100 - p) for p in percents if p < 100], [f"{p:g} %" for p in percents if p < 100])
-    axis.minorticks_off()
+    axis.xaxis.minorticks_off()
     legend(canvas, results)
     return svg(canvas, f"{case.name}: latency of {call} by percentile")
 
@@ -305,7 +319,7 @@ def stages(results: Results, case: Case) -> str:
             curves[name] = [(place, middle([run[i][1] for run in runs])) for i, place in enumerate(places)]
     if not curves:
         return ""
-    canvas, axis = plt.subplots(figsize=(5.2, 3), layout="constrained")
+    canvas, axis = plt.subplots(figsize=(4.7, 2.8), layout="constrained")
     for name, curve in curves.items():
         axis.plot(*zip(*curve, strict=True), marker=marker(results, name), color=color(results, name), markersize=5)
     axis.set_ylim(bottom=0)

@@ -32,6 +32,13 @@ def rows_of(markdown_table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]]
 
 
+def by_allocator(rows: list[list[str]], names: int) -> list[list[str]]:
+    """A row an allocator, a column a figure, whose names are in that column: so the table fits on a page."""
+    turned = [list(column) for column in zip(*rows, strict=True)][names:]
+    turned[0][0] = ""
+    return turned
+
+
 def libraries(records: list[Record]) -> dict[str, dict]:
     return {r.allocator: r.library for r in records}
 
@@ -59,8 +66,8 @@ def page(results: Results, records: list[Record]) -> str:
             "id": f"case-{index}",
             "case": case,
             "plots": [Markup(plot) for plot in html_plots.plots_of(results, case)],
-            "rows": rows_of(table(only)),
-            "counts": rows_of(counts_table(only, case)),
+            "rows": by_allocator(rows_of(table(only)), 1),
+            "counts": by_allocator(rows_of(counts_table(only, case)), 0),
         }
         for index, case in enumerate(results.cases)
         if (only := of_case(results, case))
@@ -75,7 +82,7 @@ def page(results: Results, records: list[Record]) -> str:
         shares=[line.removeprefix("- ") for line in shares_lines(results)] if compared else [],
         means=rows_of(means_table(results)) if compared else [],
         goals=rows_of(goals.table(goals.goals(results))) if goals.concern(results) else [],
-        work=[Markup(plot) for plot in html_plots.work_graphs(results, records[0].machine.get("cores", 1))],
+        work=Markup(html_plots.work_graphs(results, records[0].machine.get("cores", 1))),
         overview=[Markup(plot) for plot in overview if plot],
         sections=sections,
         startup=startup_difference(results),
