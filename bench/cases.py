@@ -158,7 +158,7 @@ CASES = [
             Figure("warm_after_seconds", "to 95 % of full speed", "ms", 1e3),
             Figure("full_ops_per_second", "full speed", "million/s", 1e-6, more_is_better=True),
         ],
-        ["objects=1000000", "slot_ms=2"],
+        ["objects=2000000", "slot_ms=5"],
     ),
     Case("factor", "factor", [], [TIME, PEAK], ["p=1000000000039", "q=2000000000003"]),
     Case("group cycles 1 thread", "group_cycles", ["threads=1"], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),

@@ -23,7 +23,8 @@ from report import (
     table,
 )
 
-TEMPLATE = Path(__file__).resolve().parent / "html_report.html.j2"
+# Read now: a report comes after a long run, during which the file may change and this code does not.
+TEMPLATE = (Path(__file__).resolve().parent / "html_report.html.j2").read_text()
 
 
 def rows_of(markdown_table: str) -> list[list[str]]:
@@ -74,7 +75,7 @@ def page(results: Results, records: list[Record]) -> str:
     ]
     loads = [r.load for r in records]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(TEMPLATE.read_text()).render(
+    return environment.from_string(TEMPLATE).render(
         own=OWN,
         base=results.base,
         compared=compared,

@@ -367,6 +367,7 @@ def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Reco
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     if load > BUSY_SHARE * cpus:
         say(f"warning: other work is running (load {load:.1f}, {cpus} CPUs): expect wide intervals")
+    say(f"raw results go to {path}")
     with path.open("a") as lines:
 
         def keep(record: Record) -> None:
