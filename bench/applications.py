@@ -206,7 +206,7 @@ def applications() -> list[Application]:
             files=lambda quick: {"work.smt2": formulas(2 if quick else 28)},
         ),
         server("redis", 120_000, 5_000, 5, "redis-server", "redis-benchmark", "redis-cli", also=[LONG_REST]),
-        server("memcached", 400_000, 5_000, 5, "memcached", "memcaslap", "memcflush", also=[LONG_REST]),
+        server("memcached", 400_000, 5_000, 2, "memcached", "memcaslap", "memcflush"),
         server("nginx", 30_000, 500, 2, "nginx", "ab"),
         server("mariadb", 250_000, 1_000, 2, "mariadbd", "mariadb-install-db", "mariadb", "sysbench"),
     ]

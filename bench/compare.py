@@ -20,6 +20,8 @@ from measure import BenchError
 from run import INTERRUPTED, add_arguments, complete, laboratory
 from schedule import say
 
+SHELL_WORDS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"}
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -35,6 +37,8 @@ def main() -> int:
         raise BenchError(f"cannot split PROG={arguments.prog!r}: {error}") from None
     if not words:
         raise BenchError('which program? make compare PROG="COMMAND ..."')
+    if found := next((word for word in words if word in SHELL_WORDS), None):
+        raise BenchError(f'"{found}" needs a shell: make compare PROG="sh -c \'...\'"')
     return laboratory(arguments, [user_program(words)], "next: COMPARE='--rounds 15' for narrower intervals")
 
 

@@ -30,6 +30,7 @@ MARKERS = "os^Dv<>Ph8X*"
 mpl.rcParams.update(
     {
         "svg.fonttype": "none",
+        "text.parse_math": False,  # a command of the user's may have $ in it
         "svg.hashsalt": "folio",
         "font.family": "sans-serif",
         "font.size": 9,

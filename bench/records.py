@@ -138,7 +138,7 @@ def from_line(line: str) -> Record:
     return Record(**json.loads(line))
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path, *, may_be_empty: bool = False) -> list[Record]:
     """All complete lines of a file; a run that was killed may have left half a line at the end."""
     try:
         lines = path.read_text().splitlines()
@@ -151,7 +151,7 @@ def read_records(path: Path) -> list[Record]:
         except (TypeError, ValueError):
             if number != len(lines):
                 raise BenchError(f"{path}:{number}: not a line of results") from None
-    if not records:
+    if not records and not may_be_empty:
         raise BenchError(f"{path} has no results")
     return records
 

@@ -46,6 +46,7 @@ from report import OWN, markdown, results_of
 from schedule import Clock, Step, finished, say, schedule, without_halves
 
 TIMEOUT_SECONDS = 300
+SIGNALLED = 128  # exit statuses from here on: ended by a signal
 INTERRUPTED = 130  # exit status, as a shell gives it after Ctrl-C
 BUSY_SHARE = 0.5  # of the CPUs: a load above it at the start is worth a warning
 DEFAULT_MINUTES = 9.0  # `make bench` without --full; the report comes after it
@@ -202,7 +203,7 @@ def measure(launcher: Path, command: Command, case: Case, allocator: Allocator) 
     try:
         run = launch(launcher, allocator, command.words, environment=command.environment, timeout=TIMEOUT_SECONDS)
         values = {**run.usage, CPU: run.usage["user"] + run.usage["sys"]}
-        if run.status != 0 and not getattr(case, "any_status", False):
+        if run.status >= SIGNALLED or (run.status != 0 and not getattr(case, "any_status", False)):
             last = run.stderr.decode(errors="replace").strip().splitlines()[-1:]
             note(f"exit status {run.status} {' '.join(last)}")
             return values, f"failed ({run.status})"
@@ -226,7 +227,9 @@ def prove(launcher: Path, command: Command, case: Case, allocator: Allocator) ->
     if command.reports or case.name == "startup":  # /bin/true: prove_loaded has shown it for a process as small
         return ""
     try:
-        prove_bound(launcher, allocator, command.words, command.environment, TIMEOUT_SECONDS)
+        run = prove_bound(launcher, allocator, command.words, command.environment, TIMEOUT_SECONDS)
+        if 0 < run.status < SIGNALLED and getattr(case, "any_status", False):
+            say(f"    {case.name} on {allocator.name}: exit status {run.status}; it is measured all the same")
     except BenchError as error:
         say(f"    {case.name} on {allocator.name}: {error}")
         return "not loaded"
@@ -358,7 +361,7 @@ def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Reco
     path = arguments.out / time.strftime("%Y%m%d-%H%M%S.jsonl")
     if arguments.resume:
         path = arguments.resume
-        records = without_halves(read_records(path), plan)
+        records = without_halves(read_records(path, may_be_empty=True), plan)
         check_resumable(records, allocators, arguments.quick)
         # Anew, so that half a line of an interrupted run is gone; not in place, so that nothing else can be.
         whole = path.with_suffix(".partial")
