@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cases import Case, Figure
+from cases import APPLICATION, Case, Figure
 from measure import ROOT, BenchError
 
 sys.path.append(str(ROOT / "tests" / "real"))
@@ -32,7 +32,9 @@ SERVER_FIGURES = [
     REQUESTS,
     Figure("cpu", "CPU time of the server", "s"),
     Figure("rss_peak_bytes", "peak memory of the server", "MiB", 2.0**-20),
+    Figure("rss_after_2s_bytes", "resident after 2 s of rest", "MiB", 2.0**-20),
 ]
+LONG_REST = Figure("rss_after_5s_bytes", "resident after 5 s of rest", "MiB", 2.0**-20)
 PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin"
 
 
@@ -40,22 +42,23 @@ PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin"
 class Application(Case):
     """A program of the system. In its arguments {data} is the folder of its generated files."""
 
+    kind: str = APPLICATION
     needs: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    files: Callable[[], dict[str, bytes]] = dict
-    prepare: Callable[[Path], None] | None = None  # once, after the files are there
+    files: Callable[[bool], dict[str, bytes]] = lambda quick: {}
+    prepare: Callable[[Path, bool], None] | None = None  # once, after the files are there
     reports: bool = False  # its last line is a result, which also says whose malloc it had
     any_status: bool = False  # a program of the user's may mean something by its exit status
 
     def command(self, quick: bool, build: Path) -> list[str]:
-        data = build / "data" / self.name.replace(" ", "_")
+        data = build / "data" / (self.name.replace(" ", "_") + ("-quick" if quick else ""))
         data.mkdir(parents=True, exist_ok=True)
-        for name, content in self.files().items():
+        for name, content in self.files(quick).items():
             path = data / name
             if not path.exists() or path.read_bytes() != content:
                 path.write_bytes(content)
         if self.prepare is not None:
-            self.prepare(data)
+            self.prepare(data, quick)
         return [text.replace("{data}", str(data)) for text in [self.program, *self.command_arguments(quick)]]
 
 
@@ -66,7 +69,7 @@ def call(*command: str) -> str:
     return done.stdout
 
 
-def postscript(pages: int = 3000) -> bytes:
+def postscript(pages: int) -> bytes:
     """Text in three fonts, curves and fills; no two pages alike."""
     head = "%!PS\n/s { findfont exch scalefont setfont } def\n"
     body = []
@@ -74,7 +77,7 @@ def postscript(pages: int = 3000) -> bytes:
         body.append(f"{9 + page % 5} /{('Times-Roman', 'Helvetica', 'Courier')[page % 3]} s\n")
         body += [
             f"40 {760 - 24 * line} moveto (page {page}, line {line}: {page * line * 7919 % 1000003}) show\n"
-            for line in range(20)
+            for line in range(30)
         ]
         body += [
             f"{k / 9:.2f} 0.4 {page % 7 / 7:.2f} setrgbcolor 300 {60 * k} moveto "
@@ -85,7 +88,7 @@ def postscript(pages: int = 3000) -> bytes:
     return (head + "".join(body)).encode()
 
 
-def preprocessed(data: Path) -> None:
+def preprocessed(data: Path, quick: bool) -> None:
     if not (data / "work.ii").exists():
         call("g++", "-std=c++17", "-E", str(data / "work.cc"), "-o", str(data / "work.ii"))
 
@@ -97,31 +100,44 @@ def cc1plus() -> str:
     return call("g++", "-print-prog-name=cc1plus").strip()
 
 
-def orders(data: Path) -> None:
-    if not (data / "orders.jsonl").exists():
-        call("/usr/bin/python3", str(ROOT / "tools" / "try_work.py"), "--generate", str(data / "orders.jsonl"))
+def orders(data: Path, quick: bool) -> None:
+    path = data / "orders.jsonl"
+    if not path.exists():
+        call("/usr/bin/python3", str(ROOT / "tools" / "try_work.py"), "--generate", str(path))
+        if quick:
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:1000]))
 
 
-def formula(variables: int = 190, clauses_by_variable: float = 4.2) -> bytes:
-    """Random clauses of three with arithmetic beside: near where most formulas are hardest."""
+def repeated(times: int, head: bytes, work: bytes) -> bytes:
+    """Braces make a scope of its own in perl as in JavaScript, so that each time frees what it made."""
+    return head % times + b" {\n" + work + b"}\n"
+
+
+def formulas(count: int, variables: int = 180, clauses_by_variable: float = 4.2) -> bytes:
+    """Random clauses of three with arithmetic beside: near where most formulas are hardest. One by one."""
     rng = random.Random(20150614)
-    lines = [f"(declare-const b{i} Bool)\n(declare-const x{i} Int)" for i in range(variables)]
-    lines += [f"(assert (=> b{i} (< x{i} x{(i * 7 + 1) % variables})))" for i in range(variables)]
-    lines += [f"(assert (=> (not b{i}) (> (+ x{i} 3) x{(i * 5 + 2) % variables})))" for i in range(variables)]
-    for _ in range(int(variables * clauses_by_variable)):
-        words = [f"b{i}" if rng.random() < 0.5 else f"(not b{i})" for i in rng.sample(range(variables), 3)]
-        lines.append(f"(assert (or {' '.join(words)}))")
-    return ("\n".join([*lines, "(check-sat)"]) + "\n").encode()
+    lines = []
+    for _ in range(count):
+        lines += [f"(declare-const b{i} Bool)\n(declare-const x{i} Int)" for i in range(variables)]
+        lines += [f"(assert (=> b{i} (< x{i} x{(i * 7 + 1) % variables})))" for i in range(variables)]
+        lines += [f"(assert (=> (not b{i}) (> (+ x{i} 3) x{(i * 5 + 2) % variables})))" for i in range(variables)]
+        for _ in range(int(variables * clauses_by_variable)):
+            words = [f"b{i}" if rng.random() < 0.5 else f"(not b{i})" for i in rng.sample(range(variables), 3)]
+            lines.append(f"(assert (or {' '.join(words)}))")
+        lines += ["(check-sat)", "(reset)"]
+    return ("\n".join(lines) + "\n").encode()
 
 
-def server(name: str, requests: int, quick: int, *needs: str, figures: list[Figure] | None = None) -> Application:
-    """The later number of requests holds, as for the programs of bench/."""
+def server(
+    name: str, requests: int, quick: int, rest: int, *needs: str, also: list[Figure] | None = None
+) -> Application:
+    """Requests, and seconds of rest after them. The later ones hold, as for the programs of bench/."""
     return Application(
         name=name,
         program="/usr/bin/python3",
-        arguments=[str(ROOT / "bench" / "servers.py"), name, str(requests)],
-        quick=[str(quick)],
-        figures=figures or SERVER_FIGURES,
+        arguments=[str(ROOT / "bench" / "servers.py"), name, str(requests), str(rest)],
+        quick=[str(quick), str(rest - 3 if rest > 2 else 0)],
+        figures=[*SERVER_FIGURES, *(also or [])],
         needs=needs,
         reports=True,
     )
@@ -143,26 +159,25 @@ def applications() -> list[Application]:
             cc1plus(),
             ["-quiet", "-fpreprocessed", "-std=c++17", "-O1", "{data}/work.ii", "-o", "/dev/null"],
             PROGRAM_FIGURES,
-            ["-O0"],
             needs=("g++",),
-            files=lambda: {"work.cc": inputs.cplusplus()},
+            files=lambda quick: {"work.cc": b"#include <map>\n" if quick else inputs.cplusplus()},
             prepare=preprocessed,
         ),
         Application(
             "ghostscript",
             "gs",
-            ["-q", "-dSAFER", "-dBATCH", "-dNOPAUSE", "-r18", "-sDEVICE=ppmraw", "-o", "/dev/null", "{data}/work.ps"],
+            ["-q", "-dSAFER", "-dBATCH", "-dNOPAUSE", "-r100", "-sDEVICE=ppmraw", "-o", "/dev/null", "{data}/work.ps"],
             PROGRAM_FIGURES,
             needs=("gs",),
-            files=lambda: {"work.ps": postscript()},
+            files=lambda quick: {"work.ps": postscript(40 if quick else 4000)},
         ),
         Application(
             "sqlite3",
             "sqlite3",
-            ["-batch", ":memory:", ".read {data}/work.sql"],
+            ["-batch", *[":memory:", *[".read {data}/work.sql", ".open :memory:"] * 4]],
             PROGRAM_FIGURES,
             needs=("sqlite3",),
-            files=lambda: {"work.sql": inputs.SQLITE},
+            files=lambda quick: {"work.sql": inputs.SQLITE.replace(b"100000", b"5000") if quick else inputs.SQLITE},
         ),
         Application(
             "node",
@@ -170,7 +185,9 @@ def applications() -> list[Application]:
             ["{data}/work.js"],
             PROGRAM_FIGURES,
             needs=("node",),
-            files=lambda: {"work.js": inputs.NODE},
+            files=lambda quick: {
+                "work.js": repeated(1 if quick else 14, b"for (let run = 0; run < %d; run++)", inputs.NODE)
+            },
         ),
         Application(
             "perl",
@@ -178,7 +195,7 @@ def applications() -> list[Application]:
             ["{data}/work.pl"],
             PROGRAM_FIGURES,
             needs=("perl",),
-            files=lambda: {"work.pl": inputs.PERL},
+            files=lambda quick: {"work.pl": repeated(1 if quick else 8, b"for my $run (1 .. %d)", inputs.PERL)},
         ),
         Application(
             "z3",
@@ -186,22 +203,12 @@ def applications() -> list[Application]:
             ["-smt2", "{data}/work.smt2"],
             PROGRAM_FIGURES,
             needs=("z3",),
-            files=lambda: {"work.smt2": formula()},
+            files=lambda quick: {"work.smt2": formulas(2 if quick else 28)},
         ),
-        server(
-            "redis",
-            200_000,
-            5_000,
-            "redis-server",
-            "redis-benchmark",
-            "redis-cli",
-            figures=[
-                *SERVER_FIGURES,
-                Figure("rss_after_5s_bytes", "resident 5 s after all was deleted", "MiB", 2.0**-20),
-            ],
-        ),
-        server("nginx", 8_000, 500, "nginx", "ab"),
-        server("mariadb", 60_000, 1_000, "mariadbd", "mariadb-install-db", "mariadb", "sysbench"),
+        server("redis", 120_000, 5_000, 5, "redis-server", "redis-benchmark", "redis-cli", also=[LONG_REST]),
+        server("memcached", 400_000, 5_000, 2, "memcached", "memcaslap", "memcflush"),
+        server("nginx", 30_000, 500, 2, "nginx", "ab"),
+        server("mariadb", 250_000, 1_000, 2, "mariadbd", "mariadb-install-db", "mariadb", "sysbench"),
     ]
 
 

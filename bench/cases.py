@@ -22,6 +22,11 @@ PEAK = Figure("rss_peak_bytes", "peak memory", "MiB", 2.0**-20)
 PEAK_BY_LIVE = Figure("peak_by_live", "peak memory", "x live")
 
 
+# What a case counts as. Ranks and means are over programs and applications only: a limit has no allocator in it and
+# runs once a round, and what START measures is the loader's work more than the allocator's.
+PROGRAM, APPLICATION, LIMIT, START = "program", "application", "limit", "start"
+
+
 @dataclass(frozen=True)
 class Case:
     """`program` of bench/programs with `arguments`; an absolute path is a program of the system."""
@@ -32,6 +37,15 @@ class Case:
     figures: list[Figure]
     quick: list[str] = field(default_factory=list)  # further arguments, later ones hold, for --quick
     repeat: int = 1  # runs a round, of which the median counts
+    kind: str = PROGRAM
+
+    @property
+    def threads(self) -> int | None:
+        """As its arguments say; of pairs each is two."""
+        given = dict(word.split("=", 1) for word in self.arguments if "=" in word)
+        if given.get("pairs", "").isdigit():
+            return 2 * int(given["pairs"])
+        return int(given["threads"]) if given.get("threads", "").isdigit() else None
 
     def command_arguments(self, quick: bool) -> list[str]:
         return [*self.arguments, *(self.quick if quick else [])]
@@ -41,10 +55,11 @@ def burst(name: str, *arguments: str) -> Case:
     figures = [
         Figure("after_0s_percent", "resident at once", "% of burst"),
         Figure("after_1s_percent", "after 1 s", "% of burst"),
+        Figure("after_2s_percent", "after 2 s", "% of burst"),
         Figure("after_5s_percent", "after 5 s", "% of burst"),
         TIME,
     ]
-    return Case(name, "burst", list(arguments), figures, ["bytes=128m"])
+    return Case(name, "burst", list(arguments), figures, ["bytes=128m", "idle=2"])
 
 
 def malloc_test(name: str, *arguments: str) -> Case:
@@ -56,8 +71,9 @@ def larson(threads: int) -> Case:
     return Case(f"larson {threads} threads", "larson", arguments, [SPEED, PEAK], ["seconds=1"])
 
 
-def tight_loop(name: str, *arguments: str) -> Case:
-    return Case(name, "tight_loop", list(arguments), [Figure("ns_per_pair", "a pair", "ns")], ["pairs=20000000"])
+def tight_loop(name: str, *arguments: str, kind: str = PROGRAM) -> Case:
+    figures = [Figure("ns_per_pair", "a pair", "ns")]
+    return Case(name, "tight_loop", list(arguments), figures, ["pairs=20000000"], kind=kind)
 
 
 def symmetric_exchange(name: str, *arguments: str) -> Case:
@@ -78,6 +94,7 @@ def nanoseconds(call: str) -> list[Figure]:
         for key, label in [
             ("p99_9", "p99.9"),
             ("p99_99", "p99.99"),
+            ("p99_999", "p99.999"),
             ("max_undisturbed", "longest"),
             ("max", "longest*"),
         ]
@@ -85,12 +102,16 @@ def nanoseconds(call: str) -> list[Figure]:
 
 
 CASES = [
-    malloc_test("malloc-test 1+1, 64 B", "pairs=1", "size=64"),
-    malloc_test("malloc-test 1+1, random", "pairs=1", "size=0", "objects=10000000"),
-    malloc_test("malloc-test 4+4, 64 B", "pairs=4", "size=64"),
-    malloc_test("malloc-test 4+4, random", "pairs=4", "size=0", "objects=10000000"),
-    malloc_test("malloc-test 1+1, 512 B", "pairs=1", "size=512"),
-    malloc_test("malloc-test 1+1, 1024 B", "pairs=1", "size=1024"),
+    *(
+        malloc_test(f"malloc-test {n}+{n}, {name}", f"pairs={n}", f"size={size}", f"objects={objects}")
+        for n in (1, 2, 4)
+        for size, name, objects in [
+            (64, "64 B", 30_000_000),
+            (512, "512 B", 10_000_000),
+            (1024, "1024 B", 10_000_000),
+            (0, "random", 10_000_000),
+        ]
+    ),
     malloc_test("malloc-test 1+1, random, all touched", "pairs=1", "size=0", "objects=10000000", "touch=2"),
     larson(2),
     larson(16),
@@ -101,7 +122,9 @@ CASES = [
         [TIME, Figure("peak_by_live", "peak memory", "x live")],
         ["threads=40", "objects=20000"],
     ),
-    Case("random lifetimes 1 thread", "random_lifetimes", ["ops=40000000"], [SPEED, PEAK], ["ops=4000000"]),
+    Case(
+        "random lifetimes 1 thread", "random_lifetimes", ["threads=1", "ops=40000000"], [SPEED, PEAK], ["ops=4000000"]
+    ),
     Case(
         "random lifetimes 4 threads",
         "random_lifetimes",
@@ -111,8 +134,8 @@ CASES = [
     ),
     tight_loop("tight loop 64 B"),
     tight_loop("tight loop 64 B, batches", "batch=200"),
-    tight_loop("ideal stack", "ideal=1"),
-    tight_loop("ideal stack, batches", "ideal=1", "batch=200"),
+    tight_loop("ideal stack", "ideal=1", kind=LIMIT),
+    tight_loop("ideal stack, batches", "ideal=1", "batch=200", kind=LIMIT),
     Case("lever-boreham 1 thread", "lever_boreham", ["threads=1"], [SPEED], ["pairs=10000000"]),
     Case(
         "lever-boreham 2 threads",
@@ -121,12 +144,12 @@ CASES = [
         [SPEED, Figure("slowest_by_fastest", "slowest thread", "x fastest")],
         ["pairs=10000000"],
     ),
-    symmetric_exchange("symmetric exchange 2 threads, 64 B", "size=64"),
-    symmetric_exchange("symmetric exchange 2 threads, random"),
-    symmetric_exchange("symmetric exchange 8 threads, random", "threads=8"),
-    nalloc_test("nalloc 1, private pools", "test=1"),
-    nalloc_test("nalloc 2, global pool", "test=2"),
-    nalloc_test("nalloc 3, one producer", "test=3", "threads=4"),
+    symmetric_exchange("symmetric exchange 2 threads, 64 B", "threads=2", "size=64"),
+    symmetric_exchange("symmetric exchange 2 threads, random", "threads=2"),
+    symmetric_exchange("symmetric exchange 8 threads, random", "threads=8", "ops=15000000"),
+    *(nalloc_test(f"nalloc 1, private pools, {n}", "test=1", f"threads={n}") for n in (1, 2, 8)),
+    *(nalloc_test(f"nalloc 2, global pool, {n}", "test=2", f"threads={n}") for n in (2, 8)),
+    *(nalloc_test(f"nalloc 3, one producer, {n}", "test=3", f"threads={n}") for n in (2, 8)),
     Case(
         "warm-up",
         "warm_up",
@@ -135,10 +158,10 @@ CASES = [
             Figure("warm_after_seconds", "to 95 % of full speed", "ms", 1e3),
             Figure("full_ops_per_second", "full speed", "million/s", 1e-6, more_is_better=True),
         ],
-        ["objects=1000000", "slot_ms=2"],
+        ["objects=4000000"],
     ),
     Case("factor", "factor", [], [TIME, PEAK], ["p=1000000000039", "q=2000000000003"]),
-    Case("group cycles 1 thread", "group_cycles", [], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
+    Case("group cycles 1 thread", "group_cycles", ["threads=1"], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
     Case("group cycles 4 threads", "group_cycles", ["threads=4"], [SPEED, PEAK_BY_LIVE], ["ops=4000000"]),
     Case("large buffers", "large_buffers", [], [TIME, PEAK_BY_LIVE], ["ops=500"]),
     Case("large buffers 4 threads", "large_buffers", ["threads=4"], [TIME, PEAK_BY_LIVE], ["ops=500"]),
@@ -196,7 +219,7 @@ CASES = [
             Figure("bytes_per_thread_at_once", "at once, each", "KiB", 2.0**-10),
             Figure("bytes_per_thread_after_idle", "after 5 s, each", "KiB", 2.0**-10),
         ],
-        ["threads=200"],
+        ["threads=200", "idle=1"],
     ),
     Case("pauses", "pauses", [], [*nanoseconds("malloc"), *nanoseconds("free"), SPEED], ["seconds=1"]),
     Case(
@@ -206,8 +229,10 @@ CASES = [
         [
             SPEED,
             PEAK,
-            Figure("malloc_slowest_ns", "slowest malloc", "us", 1e-3),
-            Figure("free_slowest_ns", "slowest free", "us", 1e-3),
+            Figure("slowest_undisturbed_ns", "longest call up to 1 MiB", "us", 1e-3),
+            Figure("slowest_ns", "longest* call up to 1 MiB", "us", 1e-3),
+            Figure("malloc_p99_999_ns", "malloc p99.999", "us", 1e-3),
+            Figure("free_p99_999_ns", "free p99.999", "us", 1e-3),
         ],
         ["ops=2000000"],
     ),
@@ -217,6 +242,7 @@ CASES = [
         [],
         [Figure("wall", "time", "ms", 1e3), Figure("max_rss_kib", "resident", "KiB")],
         repeat=60,
+        kind=START,
     ),
 ]
 

@@ -17,7 +17,10 @@ if __name__ == "__main__":
 
 from applications import user_program
 from measure import BenchError
-from run import add_arguments, complete, laboratory, say
+from run import INTERRUPTED, add_arguments, complete, laboratory
+from schedule import say
+
+SHELL_WORDS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"}
 
 
 def main() -> int:
@@ -34,6 +37,8 @@ def main() -> int:
         raise BenchError(f"cannot split PROG={arguments.prog!r}: {error}") from None
     if not words:
         raise BenchError('which program? make compare PROG="COMMAND ..."')
+    if found := next((word for word in words if word in SHELL_WORDS), None):
+        raise BenchError(f'"{found}" needs a shell: make compare PROG="sh -c \'...\'"')
     return laboratory(arguments, [user_program(words)], "next: COMPARE='--rounds 15' for narrower intervals")
 
 
@@ -44,4 +49,5 @@ if __name__ == "__main__":
         say(f"bench/compare.py: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        say("bench/compare.py: interrupted")
+        sys.exit(INTERRUPTED)

@@ -8,19 +8,23 @@ from pathlib import Path
 
 from measure import ROOT
 
-sys.path.append(str(ROOT / "tests" / "house"))
+sys.path += [str(ROOT / "tests" / "house"), str(ROOT / "bench" / "peers")]
 
 import house
+from build_peers import RECIPES
 
 SUFFIXES = {".h", ".hpp", ".c", ".cc", ".cpp", ".def", ".inc", ".S"}
-# Where the sources of crates that wrap the peers have the allocator itself, below build/peers/sources.
-PEER_SOURCES = {
-    "jemalloc": ("tikv-jemalloc-sys-*/jemalloc", ("src", "include")),
-    "mimalloc 2": ("libmimalloc-sys-*/c_src/mimalloc*", ("v2/src", "v2/include", "src", "include")),
-    "rpmalloc": ("rpmalloc-sys-*/rpmalloc", ("rpmalloc", "src")),
-    "snmalloc": ("snmalloc-sys-*/snmalloc", ("src/snmalloc",)),
-    "tcmalloc": ("libtcmalloc-sys-*/c_src/tcmalloc*", ("tcmalloc",)),
+# The folders of an allocator's own sources, below those that bench/peers/build_peers.py unpacks for it. Google's
+# tcmalloc also needs Abseil, which is not counted.
+PEER_FOLDERS = {
+    "jemalloc": ("src", "include"),
+    "mimalloc2": ("src", "include"),
+    "mimalloc3": ("src", "include"),
+    "snmalloc": ("src/snmalloc",),
+    "rpmalloc": ("rpmalloc",),
+    "tcmalloc-google": ("tcmalloc/tcmalloc",),
 }
+NOT_THE_ALLOCATOR = ("test", "mock")  # in names
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,14 @@ def without_comments(text: str) -> list[str]:
 
 
 def sources(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES and "test" not in p.name and p.is_file())
+    """Without tests, and without what a build made there from a template or a script."""
+
+    def written(path: Path) -> bool:
+        made_from = (path.with_name(path.name + ".in"), path.with_suffix(".sh"))
+        return not any(origin.exists() for origin in made_from) and ".gen." not in path.name
+
+    found = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file() and written(path)]
+    return sorted(path for path in found if not any(word in path.name for word in NOT_THE_ALLOCATOR))
 
 
 def modules(root: Path = ROOT) -> list[Size]:
@@ -67,11 +78,10 @@ def modules(root: Path = ROOT) -> list[Size]:
 
 
 def peers(root: Path = ROOT) -> list[Size]:
+    """Those whose sources build_peers.py has left in the build folder."""
     found = []
-    for name, (pattern, folders) in PEER_SOURCES.items():
-        for base in sorted((root / "build" / "peers" / "sources").glob(pattern)):
-            paths = sorted({path for folder in folders for path in sources(base / folder)})
-            if paths:
+    for name, folders in PEER_FOLDERS.items():
+        for base in sorted((root / "build" / "peers" / "work" / name).glob(f"*/{RECIPES[name].sources}")):
+            if paths := sorted({path for folder in folders for path in sources(base / folder)}):
                 found.append(size_of(name, paths))
-                break
     return found

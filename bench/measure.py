@@ -177,7 +177,8 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **dict(allocator.environment), **(environment or {})},
+            # What a killed program leaves among temporary files goes with them.
+            env={**os.environ, "TMPDIR": scratch, **dict(allocator.environment), **(environment or {})},
             start_new_session=True,
         )
         try:

@@ -16,14 +16,19 @@ from measure import Allocator, BenchError, Run, launch, serves
 BINDING = re.compile(r"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: normal symbol `malloc'")
 
 
+def is_library(path: str) -> bool:
+    return ".so" in os.path.basename(path)
+
+
 def bound_to(log: str) -> set[str]:
     """The files to which a loader's log binds `malloc`.
 
     A program that takes malloc's address and is linked to a fixed place, as Debian's python3 is, has a stub that stands
-    for malloc in all objects. The stub's own target is in the log too, so the program itself is then left out.
+    for malloc in all objects. The stub's own target is in the log too, so the program itself is then left out. Only the
+    program: a library may bind malloc to itself and to the stub, and be what serves it.
     """
     pairs = {(match[1], match[2]) for line in log.splitlines() if (match := BINDING.search(line))}
-    stubs = {user for user, target in pairs if user != target and (user, user) in pairs}
+    stubs = {user for user, target in pairs if user != target and (user, user) in pairs and not is_library(user)}
     return {target for _, target in pairs if target not in stubs}
 
 

@@ -13,8 +13,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cases import Case, Figure
-from measure import Allocator, BenchError, compiler
+from cases import PROGRAM, Case, Figure
+from measure import ROOT, Allocator, BenchError, compiler
 
 WARM_UP = 0  # the number of the round that does not count
 CPU = "cpu"  # user and system time together
@@ -38,6 +38,7 @@ class Record:
     machine: dict = field(default_factory=dict)
     load: float = 0.0
     time: str = ""
+    kind: str = PROGRAM
 
 
 @dataclass
@@ -112,8 +113,8 @@ def make_record(
 ) -> Record:
     return Record(
         case=case.name,
-        program=case.program,
-        arguments=case.command_arguments(quick),
+        program=Path(case.program).name,
+        arguments=[word.replace(f"{ROOT}/", "") for word in case.command_arguments(quick)],
         figures=[asdict(figure) for figure in case.figures],
         allocator=allocator.name,
         library=library_of(allocator),
@@ -125,6 +126,7 @@ def make_record(
         machine=machine(),
         load=round(os.getloadavg()[0], 2),
         time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        kind=case.kind,
     )
 
 
@@ -136,7 +138,7 @@ def from_line(line: str) -> Record:
     return Record(**json.loads(line))
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path, *, may_be_empty: bool = False) -> list[Record]:
     """All complete lines of a file; a run that was killed may have left half a line at the end."""
     try:
         lines = path.read_text().splitlines()
@@ -149,7 +151,7 @@ def read_records(path: Path) -> list[Record]:
         except (TypeError, ValueError):
             if number != len(lines):
                 raise BenchError(f"{path}:{number}: not a line of results") from None
-    if not records:
+    if not records and not may_be_empty:
         raise BenchError(f"{path} has no results")
     return records
 
@@ -157,10 +159,10 @@ def read_records(path: Path) -> list[Record]:
 def cases_of(records: list[Record]) -> list[Case]:
     """The cases as they were when measured, in their order; they need not exist any more."""
     found: dict[str, Case] = {}
-    for record in records:
+    for record in sorted(records, key=lambda r: r.round == WARM_UP):  # those of the warm-up are smaller
         if record.case not in found:
             figures = [Figure(**figure) for figure in record.figures]
-            found[record.case] = Case(record.case, record.program, record.arguments, figures)
+            found[record.case] = Case(record.case, record.program, record.arguments, figures, kind=record.kind)
     return list(found.values())
 
 

@@ -5,15 +5,34 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from cases import Case, Figure
-from records import Sample
+from cases import APPLICATION, PROGRAM, Case, Figure
+from records import Record, Sample, cases_of, samples_of
 from statistics_rounds import LEVEL, UNKNOWN, Interval, geometric_mean, median_interval, ratio_interval, verdict
 
 OWN = "folio"
 CLOSE = 0.97  # of the best peer: within 3 %
 MEASURES = ("time", "peak memory")
+COUNTED = (PROGRAM, APPLICATION)
 # Its margins are so large that a mean with it says little about the rest.
 OUTLIER = "malloc_test"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases over which a mean is taken."""
+
+    name: str
+    kinds: tuple[str, ...]
+    leave_out: str = ""  # a program
+
+    def has(self, case: Case) -> bool:
+        return case.kind in self.kinds and case.program != self.leave_out
+
+
+ALL = Group("all", COUNTED)
+PROGRAMS = Group("programs", (PROGRAM,))
+OTHER_PROGRAMS = Group("without malloc-test", (PROGRAM,), OUTLIER)
+APPLICATIONS = Group("applications", (APPLICATION,))
 
 
 @dataclass
@@ -46,7 +65,7 @@ class Results:
 
     def by_round(self, case: Case, figure: Figure, allocator: str) -> dict[int, float]:
         """Empty if any round had a problem: a median of those that went well would flatter."""
-        key = (case.name, figure.key, allocator)
+        key = (case.name, figure, allocator)
         if key not in self._rounds:
             samples = [] if self.problem(case, allocator) else self.of(case, allocator)
             self._rounds[key] = {
@@ -55,7 +74,7 @@ class Results:
         return self._rounds[key]
 
     def median(self, case: Case, figure: Figure, allocator: str) -> Interval | None:
-        key = (case.name, figure.key, allocator)
+        key = (case.name, figure, allocator)
         if key not in self._intervals:
             self._intervals[key] = median_interval(list(self.by_round(case, figure, allocator).values()))
         return self._intervals[key]
@@ -68,6 +87,10 @@ class Results:
         """How many times better `one` is than `other`: above 1 it leads, in speed as in memory."""
         ours, theirs = (self.by_round(case, figure, name) for name in (one, other))
         return ratio_interval(ours, theirs) if figure.more_is_better else ratio_interval(theirs, ours)
+
+
+def results_of(records: list[Record]) -> Results:
+    return Results(cases_of(records), list(dict.fromkeys(r.allocator for r in records)), samples_of(records))
 
 
 def number(value: float) -> str:
@@ -120,6 +143,8 @@ def table(results: Results) -> str:
     ]
     for case in results.cases:
         for figure in case.figures:
+            if not results.medians(case, figure) and not any(results.problem(case, n) for n in results.allocators):
+                continue  # with small parameters: a rest that was left out, for one
             cells = [
                 interval_text(interval)
                 if (interval := results.median(case, figure, name)) is not None
@@ -135,7 +160,7 @@ def table(results: Results) -> str:
 def time_figure(case: Case) -> Figure | None:
     """The figure that says how fast a program did its work; none if it only waits or measures single calls."""
     rates = [f for f in case.figures if f.more_is_better]
-    times = [f for f in case.figures if f.unit in ("s", "ms", "ns") and not f.more_is_better]
+    times = [f for f in case.figures if f.unit in ("s", "ms", "us", "ns") and not f.more_is_better]
     return next(iter([*rates, *times]), None)
 
 
@@ -163,11 +188,11 @@ class Standing:
     verdict: str
 
 
-def standings(results: Results, measure: str) -> list[Standing]:
+def standings(results: Results, measure: str, group: Group = ALL) -> list[Standing]:
     found = []
     for case in results.cases:
         figure = figure_for(case, measure)
-        if figure is None:
+        if figure is None or not group.has(case):
             continue
         medians = results.medians(case, figure)
         best, advantage = against_best(results, case, figure)
@@ -181,6 +206,11 @@ def standings(results: Results, measure: str) -> list[Standing]:
     return found
 
 
+def figures_of(results: Results, measure: str, group: Group) -> list[tuple[Case, Figure]]:
+    pairs = [(case, figure_for(case, measure)) for case in results.cases if group.has(case)]
+    return [(case, figure) for case, figure in pairs if figure is not None]
+
+
 @dataclass(frozen=True)
 class Mean:
     """Of one allocator: what it needs, relative to `Results.base`, as a geometric mean over programs."""
@@ -191,11 +221,10 @@ class Mean:
     of: int
 
 
-def means(results: Results, measure: str, leave_out: str = "") -> list[Mean]:
+def means(results: Results, measure: str, group: Group = ALL) -> list[Mean]:
     """Each over the programs that both the allocator and the base finished; below 1 it needs less than the base."""
     found = []
-    cases = [case for case in results.cases if case.program != leave_out]
-    wanted = [(case, figure) for case in cases if (figure := figure_for(case, measure)) is not None]
+    wanted = figures_of(results, measure, group)
     for allocator in results.allocators:
         ratios = []
         for case, figure in wanted:
@@ -235,6 +264,29 @@ def shares(rows: list[Standing], measure: str) -> Shares:
     )
 
 
+# What the kernel counted of each run, in the order of the page.
+COUNTS = [
+    Figure("wall", "wall time", "s"),
+    Figure("user", "user time", "s"),
+    Figure("sys", "system time", "s"),
+    Figure("minor_faults", "page faults", "thousand", 1e-3),
+    Figure("major_faults", "faults with reading", "number"),
+    Figure("max_rss_kib", "peak memory", "MiB", 2.0**-10),
+]
+
+
+def counts_table(results: Results, case: Case) -> str:
+    """Of all processes of a run: of a server also those that load it."""
+    lines = [
+        f"| counted by the kernel | {' | '.join(results.allocators)} |",
+        f"| --- |{' --- |' * len(results.allocators)}",
+    ]
+    for figure in COUNTS:
+        cells = [interval_text(results.median(case, figure, name)) for name in results.allocators]
+        lines.append(f"| {figure.label}, {figure.unit} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({100 * part / whole:.0f} %)" if whole else "–"
 
@@ -246,6 +298,8 @@ def standings_table(results: Results) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case in results.cases:
+        if not ALL.has(case):
+            continue
         cells = []
         for measure in MEASURES:
             row = rows[measure].get(case.name)
@@ -259,9 +313,10 @@ def standings_table(results: Results) -> str:
 
 
 def means_table(results: Results) -> str:
-    columns = [(measure, out) for out in ("", OUTLIER) for measure in MEASURES]
-    found = {column: {m.allocator: m for m in means(results, column[0], column[1])} for column in columns}
-    heads = [f"{measure}{', without malloc-test' if out else ''}" for measure, out in columns]
+    groups = [g for g in (PROGRAMS, OTHER_PROGRAMS, APPLICATIONS) if any(g.has(case) for case in results.cases)]
+    columns = [(measure, group) for group in groups for measure in MEASURES]
+    found = {column: {m.allocator: m for m in means(results, *column)} for column in columns}
+    heads = [f"{group.name}: {measure}" for measure, group in columns]
     lines = [f"| allocator | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for allocator in results.allocators:
         cells = []
@@ -282,7 +337,7 @@ def shares_lines(results: Results) -> list[str]:
             continue
         s = shares(rows, measure)
         lines.append(
-            f"- {measure}: first in {share(s.first, s.programs)} programs, within 3 % of the best peer or ahead in "
+            f"- {measure}: first in {share(s.first, s.programs)} programs and applications, within 3 % or ahead in "
             f"{share(s.close, s.programs)}; by intervals {s.ahead} ahead, {s.level} no difference seen, "
             f"{s.behind} behind."
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ import environment
 if __name__ == "__main__":
     environment.enter()
 
+import goals
 import html_report
 from applications import Application, installed, matching
 from cases import CASES, Case, select
@@ -39,12 +41,13 @@ from measure import (
     serves,
 )
 from proof import prove_bound
-from records import CPU, WARM_UP, Record, cases_of, library_of, make_record, read_records, samples_of, to_line
-from report import OWN, Results, markdown
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from records import CPU, WARM_UP, Record, library_of, make_record, read_records, to_line
+from report import OWN, markdown, results_of
+from schedule import Clock, Step, finished, say, schedule, without_halves
 
 TIMEOUT_SECONDS = 300
+SIGNALLED = 128  # exit statuses from here on: ended by a signal
+INTERRUPTED = 130  # exit status, as a shell gives it after Ctrl-C
 BUSY_SHARE = 0.5  # of the CPUs: a load above it at the start is worth a warning
 DEFAULT_MINUTES = 9.0  # `make bench` without --full; the report comes after it
 
@@ -60,12 +63,6 @@ SHORT_SET = [
     "super server",
     "startup",
 ]
-
-console = Console(stderr=True, highlight=False)
-
-
-def say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +203,7 @@ def measure(launcher: Path, command: Command, case: Case, allocator: Allocator) 
     try:
         run = launch(launcher, allocator, command.words, environment=command.environment, timeout=TIMEOUT_SECONDS)
         values = {**run.usage, CPU: run.usage["user"] + run.usage["sys"]}
-        if run.status != 0 and not getattr(case, "any_status", False):
+        if run.status >= SIGNALLED or (run.status != 0 and not getattr(case, "any_status", False)):
             last = run.stderr.decode(errors="replace").strip().splitlines()[-1:]
             note(f"exit status {run.status} {' '.join(last)}")
             return values, f"failed ({run.status})"
@@ -219,6 +216,7 @@ def measure(launcher: Path, command: Command, case: Case, allocator: Allocator) 
     if not serves(allocator, values.get("malloc", "")):
         note(f"its malloc came from {values.get('malloc')!r}")
         return values, "not loaded"
+    values["malloc"] = Path(values["malloc"]).name
     if values.get("gave_up"):
         return values, f"over {values['rss_peak_bytes'] / 2**30:.0f} GiB"
     return values, ""
@@ -229,97 +227,29 @@ def prove(launcher: Path, command: Command, case: Case, allocator: Allocator) ->
     if command.reports or case.name == "startup":  # /bin/true: prove_loaded has shown it for a process as small
         return ""
     try:
-        prove_bound(launcher, allocator, command.words, command.environment, TIMEOUT_SECONDS)
+        run = prove_bound(launcher, allocator, command.words, command.environment, TIMEOUT_SECONDS)
+        if 0 < run.status < SIGNALLED and getattr(case, "any_status", False):
+            say(f"    {case.name} on {allocator.name}: exit status {run.status}; it is measured all the same")
     except BenchError as error:
         say(f"    {case.name} on {allocator.name}: {error}")
         return "not loaded"
     return ""
 
 
-@dataclass(frozen=True)
-class Step:
-    """All runs of one case on one allocator in one round."""
-
-    round: int
-    case: Case
-    allocator: Allocator
-
-
-def schedule(cases: list[Case], allocators: list[Allocator], rounds: int, warm_up: bool) -> list[list[Step]]:
-    """The steps by round; each round begins with another allocator."""
-    plan = []
-    for number in range(WARM_UP if warm_up else WARM_UP + 1, rounds + 1):
-        first = number % len(allocators)
-        order = allocators[first:] + allocators[:first]
-        plan.append([Step(number, case, allocator) for case in cases for allocator in order])
-    return plan
-
-
-def finished(records: list[Record], cases: list[Case]) -> set[tuple[str, str, int]]:
-    """Steps that a file of results has completely."""
-    runs: dict[tuple[str, str, int], int] = {}
-    for r in records:
-        runs[r.case, r.allocator, r.round] = runs.get((r.case, r.allocator, r.round), 0) + 1
-    repeat = {case.name: case.repeat for case in cases}
-    failed = {(r.case, r.allocator, r.round) for r in records if r.problem}
-    return failed | {key for key, count in runs.items() if count >= repeat.get(key[0], 1)}
-
-
-class Clock:
-    """Tells what a step will take from what it took before, and draws the bar."""
-
-    def __init__(self, plan: list[list[Step]]) -> None:
-        self.took: dict[tuple[str, str], float] = {}
-        self.left = [step for steps in plan for step in steps]
-        self.begin = time.monotonic()
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), console=console
-        )
-        self.task = self.progress.add_task("", total=None, left="")
-
-    def expected(self, steps: list[Step]) -> float:
-        """Seconds; a case that has not run yet counts as the mean of those that have."""
-        mean = sum(self.took.values()) / len(self.took) if self.took else 0.0
-        return sum(self.took.get((step.case.name, step.allocator.name), mean) for step in steps)
-
-    def elapsed(self) -> float:
-        return time.monotonic() - self.begin
-
-    def before(self, step: Step, rounds: int) -> None:
-        number = "warm-up" if step.round == WARM_UP else f"{step.round}/{rounds}"
-        text = f"[{number}] {step.case.name}: {step.allocator.name}"
-        if not console.is_terminal:
-            say(text)
-        left = self.expected(self.left)
-        shown = f"about {left / 60:.1f} min left" if self.took else ""
-        total, done = self.elapsed() + left, self.elapsed()
-        self.progress.update(self.task, description=text.replace("[", r"\["), total=total, completed=done, left=shown)
-
-    def after(self, step: Step, seconds: float | None) -> None:
-        self.left.remove(step)
-        if seconds is not None:
-            self.took[step.case.name, step.allocator.name] = seconds
-
-    def drop(self, steps: list[Step]) -> None:
-        for step in steps:
-            self.left.remove(step)
-
-
 def run_rounds(
     arguments: argparse.Namespace,
     launcher: Path,
-    cases: list[Case],
-    allocators: list[Allocator],
+    plan: list[list[Step]],
     known: list[Record],
     keep: Callable[[Record], None],
 ) -> None:
     """Hands each run to `keep`. What failed or gave up once is not tried again."""
-    quick = getattr(arguments, "quick", False)
-    commands = {case.name: command_of(case, quick, arguments.build) for case in cases}
-    plan = schedule(cases, allocators, arguments.rounds, warm_up=not quick)
+    cases = {step.case.name: step.case for steps in plan for step in steps}
+    small = {name: command_of(case, True, arguments.build) for name, case in cases.items()}
+    full = small if arguments.quick else {n: command_of(case, False, arguments.build) for n, case in cases.items()}
     hopeless = {(r.case, r.allocator) for r in known if r.problem}
-    done, proven, clock = finished(known, cases), set(), Clock(plan)
-    with clock.progress if console.is_terminal else open(os.devnull):
+    done, proven, clock = finished(known, plan), set(), Clock(plan, known)
+    with clock.progress:
         for steps in plan:
             # The warm-up and one round are made in any case.
             if arguments.minutes and steps[0].round > 1:
@@ -329,16 +259,19 @@ def run_rounds(
                     return
             for step in steps:
                 key = (step.case.name, step.allocator.name)
-                if key in hopeless or (*key, step.round) in done:
+                if key in hopeless or step.key in done:
                     clock.after(step, None)
                     continue
                 clock.before(step, arguments.rounds)
-                command, problem = commands[step.case.name], ""
+                problem = ""
                 if key not in proven:
                     proven.add(key)
-                    problem = prove(launcher, command, step.case, step.allocator)
+                    problem = prove(launcher, small[step.case.name], step.case, step.allocator)
+                # A warm-up loads files, and finds what cannot run: small parameters are enough for that.
+                quick = arguments.quick or step.round == WARM_UP
+                command = (small if quick else full)[step.case.name]
                 begin = time.monotonic()
-                for repeat in range(step.case.repeat):
+                for repeat in range(step.runs):
                     values = {}
                     if not problem:
                         values, problem = measure(launcher, command, step.case, step.allocator)
@@ -355,18 +288,16 @@ def check_resumable(records: list[Record], allocators: list[Allocator], quick: b
     for allocator in allocators:
         if ids.get(allocator.name, library_of(allocator)["id"]) != library_of(allocator)["id"]:
             raise BenchError(f"{allocator.name} is another build than in that file: run anew")
-    if any(r.quick != quick for r in records):
+    if any(r.quick != quick for r in records if r.round != WARM_UP):
         raise BenchError("that file has parameters of another kind (--quick or not)")
-
-
-def results_of(records: list[Record]) -> Results:
-    return Results(cases_of(records), list(dict.fromkeys(r.allocator for r in records)), samples_of(records))
 
 
 def write_report(records: list[Record], base: Path) -> tuple[str, Path]:
     """The Markdown text, which also goes to a file, and the HTML page's file."""
     results = results_of(records)
     text = f"{heading(records)}\n\n{markdown(results)}\n"
+    if goals.concern(results):
+        text += f"\nWhat Folio is to reach:\n\n{goals.table(goals.goals(results))}\n"
     base.with_suffix(".md").write_text(text)
     page = base.with_suffix(".html")
     page.write_text(html_report.page(results, records))
@@ -381,35 +312,57 @@ def heading(records: list[Record]) -> str:
     ]
     if any(r.program == "pauses" for r in records):
         lines.append("longest: without calls near which the kernel took the CPU away; longest*: with them.")
-    if any(r.quick for r in records):
+    if any(r.quick and r.round != WARM_UP for r in records):
         lines.append("Small parameters (--quick): this shows that all runs, and is not for comparing.")
     return "\n".join(lines)
 
 
+def resume_command(path: Path) -> str:
+    """The command line of this process, to go on with that file."""
+    words, given = [], iter(sys.argv)
+    for word in given:
+        if word == "--resume":
+            next(given, None)
+        elif not word.startswith("--resume="):
+            words.append(word)
+    return shlex.join(["python3", *words, "--resume", str(path)])
+
+
 def laboratory(arguments: argparse.Namespace, cases: list[Case], next_command: str) -> int:
     """Measures the cases, or reads what was measured, and reports."""
+    interrupted = False
     if arguments.report:
         records, path = read_records(arguments.report), arguments.report
     else:
-        records, path = run_all(arguments, cases)
+        records, path, interrupted = run_all(arguments, cases)
+    if interrupted and all(r.round == WARM_UP for r in records):
+        say(f"nothing to report yet. To go on: {resume_command(path)}")
+        return INTERRUPTED
     if not records:
         raise BenchError("nothing was measured")
     text, page = write_report(records, path)
     print(text)
-    print(f"raw results: {path}\nreport:      {page}\n{next_command}")
+    print(f"raw results: {path}\nreport:      {page}")
+    if interrupted:
+        print(f"interrupted: this is a part. To go on: {resume_command(path)}")
+        return INTERRUPTED
+    print(next_command)
     return 1 if any(r.problem and r.allocator == OWN for r in records) else 0
 
 
-def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Record], Path]:
+def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Record], Path, bool]:
+    """The records, their file, and whether the user stopped it before the end."""
     arguments.build.mkdir(parents=True, exist_ok=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     launcher = build_launcher(arguments.build)
     allocators = choose_allocators(arguments, launcher)
+    plan = schedule(cases, allocators, arguments.rounds, warm_up=not arguments.quick)
     records: list[Record] = []
     path = arguments.out / time.strftime("%Y%m%d-%H%M%S.jsonl")
     if arguments.resume:
-        records, path = read_records(arguments.resume), arguments.resume
-        check_resumable(records, allocators, getattr(arguments, "quick", False))
+        path = arguments.resume
+        records = without_halves(read_records(path, may_be_empty=True), plan)
+        check_resumable(records, allocators, arguments.quick)
         # Anew, so that half a line of an interrupted run is gone; not in place, so that nothing else can be.
         whole = path.with_suffix(".partial")
         whole.write_text("".join(to_line(record) + "\n" for record in records))
@@ -417,6 +370,7 @@ def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Reco
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     if load > BUSY_SHARE * cpus:
         say(f"warning: other work is running (load {load:.1f}, {cpus} CPUs): expect wide intervals")
+    say(f"raw results go to {path}")
     with path.open("a") as lines:
 
         def keep(record: Record) -> None:
@@ -425,10 +379,11 @@ def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Reco
             lines.flush()
 
         try:
-            run_rounds(arguments, launcher, cases, allocators, list(records), keep)
+            run_rounds(arguments, launcher, plan, list(records), keep)
         except KeyboardInterrupt:
-            say(f"interrupted: reported is what is complete; to go on: --resume {path}")
-    return records, path
+            say("interrupted")
+            return records, path, True
+    return records, path, False
 
 
 def main() -> int:
@@ -451,4 +406,5 @@ if __name__ == "__main__":
         say(f"bench/run.py: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        say("bench/run.py: interrupted")
+        sys.exit(INTERRUPTED)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""servers.py NAME REQUESTS: one server under a bounded load, as a program that bench/run.py can start.
+"""servers.py NAME REQUESTS REST: one server under a bounded load, as a program that bench/run.py can start.
 
 The server inherits this process's LD_PRELOAD, its clients do not; it listens on 127.0.0.1 or on a socket in the file
-system, and is ended with this process. The last line of output is a result like that of a benchmark program: the rate,
-the server's own memory and CPU time, and the file that its malloc comes from.
+system, and is ended with this process. The last line of output is a result like that of a benchmark program: the rate
+as the load's own program reports it, the server's own memory and CPU time, its memory after what the load stored was
+deleted and it had nothing to do for 2 and 5 seconds (REST is up to when), and the file that its malloc comes from.
 """
 
 from __future__ import annotations
@@ -135,10 +136,33 @@ def under_load(server: subprocess.Popen, load: Callable[[], str]) -> tuple[dict,
     }, output
 
 
+def at_rest(server: subprocess.Popen, result: dict, seconds: int, delete: Callable[[], object] | None = None) -> None:
+    """Resident memory when the load is over, when what it stored is deleted, and after that without any request."""
+    result["stages"] = [["loaded", result["rss_end_bytes"]]]
+    if delete is not None:
+        delete()
+        result["stages"].append(["deleted", memory(server, "VmRSS")])
+    begin = time.monotonic()
+    for after in (2, 5):
+        if after > seconds:
+            break
+        time.sleep(max(0.0, begin + after - time.monotonic()))
+        result[f"rss_after_{after}s_bytes"] = memory(server, "VmRSS")
+        result["stages"].append([f"{after} s later", result[f"rss_after_{after}s_bytes"]])
+
+
+def said(pattern: str, text: str, load: str) -> float:
+    """A figure in what the load's program prints."""
+    match = re.search(pattern, text)
+    if match is None:
+        raise BenchError(f"{load}: no {pattern!r} in what it printed")
+    return float(match[1])
+
+
 REDIS_TESTS = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,lrange_100"
 
 
-def redis(folder: Path, requests: int) -> dict:
+def redis(folder: Path, requests: int, rest: int) -> dict:
     """Strings, lists, hashes and sets; then everything is deleted, and the server idles for five seconds."""
     port = str(free_port())
     command = [*("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", ""), "--appendonly", "no"]
@@ -148,16 +172,38 @@ def redis(folder: Path, requests: int) -> dict:
         load += ["-r", "100000", "-d", "300", "-t", REDIS_TESTS, "--csv"]
         result, text = under_load(server, lambda: client(*load))
         rows = list(csv.DictReader(io.StringIO(text)))
-        result["ops_per_second"] = len(rows) * requests / result["seconds"]
+        result["ops_per_second"] = len(rows) / sum(1 / float(row["rps"]) for row in rows)
         for row in rows:
             if row["test"] == "SET":
                 for column, key in [("p50", "p50"), ("p95", "p95"), ("p99", "p99"), ("max", "max")]:
                     result[f"set_{key}_ns"] = float(row[f"{column}_latency_ms"]) * 1e6
-        client("redis-cli", "-h", "127.0.0.1", "-p", port, "flushall", "sync")
-        result["stages"] = [["loaded", result["rss_end_bytes"]], ["all deleted", memory(server, "VmRSS")]]
-        time.sleep(5)
-        result["stages"].append(["after 5 s", memory(server, "VmRSS")])
-        result["rss_after_5s_bytes"] = memory(server, "VmRSS")
+        at_rest(server, result, rest, lambda: client("redis-cli", "-h", "127.0.0.1", "-p", port, "flushall", "sync"))
+    return {**result, "malloc": malloc}
+
+
+MEMCASLAP = """key
+20 60 1
+value
+40 400 0.6
+400 4000 0.4
+cmd
+0 0.3
+1 0.7
+"""
+
+
+def memcached(folder: Path, requests: int, rest: int) -> dict:
+    """Three sets to seven gets by 32 connections, keys of 20 to 60 bytes and values of 40 to 4000."""
+    port = free_port()
+    malloc = malloc_of("memcached", "--version")
+    command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-u", "root", "-t", "2", "-m", "512"]
+    (folder / "load.cfg").write_text(MEMCASLAP)
+    with running(command, folder, lambda: answers(port)) as server:
+        load = ["memcaslap", f"--servers=127.0.0.1:{port}", "--threads=1", "--concurrency=32"]
+        load += [f"--execute_number={requests}", f"--cfg_cmd={folder}/load.cfg"]
+        result, text = under_load(server, lambda: client(*load))
+        result["ops_per_second"] = said(r"TPS: (\d+)", text, "memcaslap")
+        at_rest(server, result, rest, lambda: client("memcflush", f"--servers=127.0.0.1:{port}"))
     return {**result, "malloc": malloc}
 
 
@@ -171,13 +217,13 @@ http {{
   access_log off;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  gzip on; gzip_types text/plain; gzip_min_length 1;
+  gzip on; gzip_http_version 1.0; gzip_types text/plain; gzip_min_length 1;
   server {{ listen 127.0.0.1:{port}; root {folder}/files; }}
 }}
 """
 
 
-def nginx(folder: Path, requests: int) -> dict:
+def nginx(folder: Path, requests: int, rest: int) -> dict:
     """A file of 20 KiB, compressed anew for each request: zlib's state is malloc's work."""
     port = free_port()
     (folder / "files").mkdir()
@@ -188,14 +234,16 @@ def nginx(folder: Path, requests: int) -> dict:
     command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
     with running(command, folder, lambda: answers(port)) as server:
         load = ["ab", "-q", "-n", str(requests), "-c", "16", "-H", "Accept-Encoding: gzip"]
-        result, _ = under_load(server, lambda: client(*load, f"http://127.0.0.1:{port}/page.txt"))
-    return {**result, "ops_per_second": requests / result["seconds"], "malloc": malloc}
+        result, text = under_load(server, lambda: client(*load, f"http://127.0.0.1:{port}/page.txt"))
+        result["ops_per_second"] = said(r"Requests per second:\s+([\d.]+)", text, "ab")
+        at_rest(server, result, rest)
+    return {**result, "malloc": malloc}
 
 
 TABLE = ["--tables=1", "--table-size=100000", "--db-driver=mysql", "--mysql-user=root", "--mysql-db=bench"]
 
 
-def mariadb(folder: Path, requests: int) -> dict:
+def mariadb(folder: Path, requests: int, rest: int) -> dict:
     """sysbench selects rows by key with eight connections, from a table that is made before."""
     data, address = folder / "data", f"{folder}/s"
     install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db"]
@@ -213,18 +261,20 @@ def mariadb(folder: Path, requests: int) -> dict:
         base = ["sysbench", "oltp_point_select", *TABLE, f"--mysql-socket={address}"]
         client(*base, "prepare")
         load = [*base, "--threads=8", "--time=0", f"--events={requests}", "--percentile=99", "run"]
-        result, _ = under_load(server, lambda: client(*load))
-    return {**result, "ops_per_second": requests / result["seconds"], "malloc": malloc}
+        result, text = under_load(server, lambda: client(*load))
+        result["ops_per_second"] = said(r"queries:\s+\d+\s+\(([\d.]+) per sec", text, "sysbench")
+        at_rest(server, result, rest, lambda: client(*query, "drop database bench"))
+    return {**result, "malloc": malloc}
 
 
-SERVERS = {"redis": redis, "nginx": nginx, "mariadb": mariadb}
+SERVERS = {"redis": redis, "memcached": memcached, "nginx": nginx, "mariadb": mariadb}
 
 
 def main() -> int:
-    name, requests = sys.argv[1], int(sys.argv[-1])
+    name, requests, rest = sys.argv[1], int(sys.argv[-2]), int(sys.argv[-1])
     # A path of its own for each run, and a short one: that of a socket has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="folio-") as scratch:
-        print(json.dumps({"program": name, **SERVERS[name](Path(scratch), requests)}))
+        print(json.dumps({"program": name, **SERVERS[name](Path(scratch), requests, rest)}))
     return 0
 
 

@@ -88,3 +88,23 @@ def verdict(advantage: Interval | None) -> str:
 
 def geometric_mean(values: Sequence[float]) -> float | None:
     return float(gmean(values)) if len(values) else None
+
+
+def mean_ratio_interval(pairs: Sequence[tuple[dict[int, float], dict[int, float]]]) -> Interval | None:
+    """The geometric mean, over programs, of the ratio of medians: of each pair the first by the second, by round.
+
+    A round is drawn with all its programs; only rounds that all of them have make the interval.
+    """
+    medians = [np.median(list(a.values())) / np.median(list(b.values())) for a, b in pairs]
+    if not medians:
+        return None
+    value = float(gmean(medians))
+    common = sorted(set.intersection(*(a.keys() & b.keys() for a, b in pairs)))
+    if len(common) < 2:
+        return Interval(value, value, value, len(common))
+    above, below = (np.array([[pair[i][r] for r in common] for pair in pairs]) for i in (0, 1))
+    drawn = np.random.default_rng(SEED).integers(len(common), size=(RESAMPLES, len(common)))
+    ratios = np.median(above[:, drawn], axis=2) / np.median(below[:, drawn], axis=2)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(gmean(ratios, axis=0), [tail, 100 - tail])
+    return Interval(value, float(low), float(high), len(common))

@@ -13,7 +13,8 @@ declare -A sets=(
   [real]="ghostscript nodejs redis-server"
   [peers]="$build binutils libtcmalloc-minimal4 libtbbmalloc2"
   [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbbmalloc2 valgrind python3-venv binutils"
-  [bench-apps]="ghostscript sqlite3 nodejs perl g++ z3 redis-server nginx-light apache2-utils mariadb-server sysbench"
+  [bench-apps]="ghostscript sqlite3 nodejs perl g++ z3 redis-server memcached libmemcached-tools
+    nginx-light apache2-utils mariadb-server sysbench"
   [tsan]="$build libgtest-dev"
   [asan]="$build libgtest-dev"
   [clang]="$build libgtest-dev clang"

@@ -16,6 +16,13 @@ class Histogram {
     if (value > max_) max_ = value;
   }
 
+  void add(const Histogram &other) {
+    for (unsigned i = 0; i < kBuckets; ++i) buckets_[i] += other.buckets_[i];
+    count_ += other.count_;
+    sum_ += other.sum_;
+    if (other.max_ > max_) max_ = other.max_;
+  }
+
   uint64_t count() const { return count_; }
   uint64_t max() const { return max_; }
   double mean() const { return count_ == 0 ? 0 : static_cast<double>(sum_) / static_cast<double>(count_); }

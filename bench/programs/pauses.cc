@@ -11,12 +11,10 @@
 // than CPUs measures mostly that, so the calls are also reported without those near which the kernel counted an
 // involuntary context switch (looked up after each call of more than 20 us, and every 256 calls).
 
-#include <sys/resource.h>
-
 #include <atomic>
 
 #include "bench.h"
-#include "histogram.h"
+#include "call_times.h"
 
 namespace {
 
@@ -28,9 +26,6 @@ Param burst{"burst", 32u << 20, "bytes that a background thread allocates before
 Param rest_ms{"rest_ms", 20, "how long a background thread rests after each burst"};
 Param slots{"slots", 256, "live objects of the main thread"};
 Param seed{"seed", 1, "of the sizes and victims"};
-
-constexpr uint64_t kOutlierNs = 20000;
-constexpr uint64_t kLookEvery = 256;
 
 std::atomic<bool> stop{false};
 
@@ -56,54 +51,17 @@ void make_bursts(size_t index) {
   }
 }
 
-uint64_t involuntary_switches() {
-  rusage usage;
-  getrusage(RUSAGE_THREAD, &usage);
-  return static_cast<uint64_t>(usage.ru_nivcsw);
-}
-
-struct Times {
-  bench::Histogram all;
-  uint64_t max_undisturbed = 0;
-
-  void record(uint64_t ns, uint64_t *switches) {
-    all.record(ns);
-    if (ns > kOutlierNs) {
-      const uint64_t now = involuntary_switches();
-      if (now != *switches) {
-        *switches = now;
-        return;
-      }
-    }
-    if (ns > max_undisturbed) max_undisturbed = ns;
-  }
-
-  void report(bench::Json *json, const char *call) const {
-    const auto field = [&](const char *what, uint64_t value) {
-      char name[64];
-      snprintf(name, sizeof(name), "%s_%s_ns", call, what);
-      json->count(name, value);
-    };
-    field("p50", all.percentile(0.5));
-    field("p99", all.percentile(0.99));
-    field("p99_9", all.percentile(0.999));
-    field("p99_99", all.percentile(0.9999));
-    field("max", all.max());
-    field("max_undisturbed", max_undisturbed);
-  }
-};
-
-Times malloc_times, free_times;
+bench::CallTimes malloc_times, free_times;
 
 void measure(double *elapsed) {
   bench::Random random(seed * 1000);
   void **objects = bench::map_array<void *>(slots);
   const uint64_t begin = bench::now_ns();
   const uint64_t end = begin + seconds * 1000000000u;
-  uint64_t switches = involuntary_switches();
+  bench::Disturbance disturbance;
   uint64_t now = begin;
   for (uint64_t i = 0; now < end; ++i) {
-    if (i % kLookEvery == 0) switches = involuntary_switches();
+    disturbance.look(i);
     const size_t victim = random.below(slots);
     const size_t size = random_size(&random);
     const uint64_t before_free = bench::now_ns();
@@ -112,8 +70,8 @@ void measure(double *elapsed) {
     objects[victim] = malloc(size);
     now = bench::now_ns();
     if (objects[victim] == nullptr) bench::die("malloc(%zu) failed", size);
-    free_times.record(before_malloc - before_free, &switches);
-    malloc_times.record(now - before_malloc, &switches);
+    free_times.record(before_malloc - before_free, &disturbance);
+    malloc_times.record(now - before_malloc, &disturbance);
     bench::touch_pages(objects[victim], size);
   }
   *elapsed = bench::seconds_since(begin);
@@ -131,9 +89,9 @@ int main(int argc, char **argv) {
   background.join();
   bench::Json json("pauses");
   json.number("seconds", elapsed)
-      .number("ops_per_second", static_cast<double>(malloc_times.all.count()) / elapsed)
+      .number("ops_per_second", static_cast<double>(malloc_times.count()) / elapsed)
       .param(threads)
-      .count("calls", malloc_times.all.count() + free_times.all.count());
+      .count("calls", malloc_times.count() + free_times.count());
   malloc_times.report(&json, "malloc");
   free_times.report(&json, "free");
   json.print();

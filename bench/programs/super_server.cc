@@ -3,7 +3,9 @@
 // Source: SuperServer of Kuszmaul, "SuperMalloc", ISMM 2015, section 9. For each object coins are flipped until the
 // first head; after k flips (at least 4) it gets a size of 2^k to 2^(k+1)-1 bytes, so that each power of two has about
 // the same share of the bytes. The expected lifetime is proportional to the size, and a randomly chosen other thread
-// frees the object. Reported: throughput, peak memory, and the slowest malloc and free.
+// frees the object. Reported: throughput, peak memory, and the times of single calls, those for sizes of up to 1 MiB
+// (k below 20) apart from those for more, which allocators may hand to the kernel. There are more threads than CPUs, so
+// the longest call of all is a time slice of the scheduler; hence also the longest without a preemption near it.
 //
 // Lifetimes without a calendar: each thread has, for each k, a number of slots proportional to 2^k times the share of k
 // among the objects. A new object replaces a random one of its k, so that one has lived, on average, for a number of
@@ -12,10 +14,11 @@
 //
 // Stresses: many sizes at once up to whole megabytes, remote frees, slow paths that happen rarely.
 
+#include <algorithm>
 #include <atomic>
 
 #include "bench.h"
-#include "histogram.h"
+#include "call_times.h"
 
 namespace {
 
@@ -31,36 +34,46 @@ constexpr size_t kMinPower = 4;
 // 15 of 16 objects have k = 4, each further k half as many as the one before: times 2^k, that is 15 against 1.
 constexpr size_t kMinPowerWeight = 15;
 constexpr size_t kDrainEvery = 16;
+constexpr size_t kLargePower = 20;  // the sizes of k = 20 begin at 1 MiB
 
 struct Letter {
   Letter *next;
+  size_t power;
+};
+static_assert(sizeof(Letter) <= size_t{1} << kMinPower);
+
+// [0]: sizes of up to 1 MiB, [1]: larger ones.
+struct Times {
+  bench::CallTimes malloc_times[2], free_times[2];
 };
 
 struct alignas(128) Server {
   alignas(128) std::atomic<Letter *> mailbox;
   alignas(128) void **objects;  // the slots of k begin at `slots_before(k)`
-  bench::Histogram malloc_ns, free_ns;
+  Times times;
 };
 
 size_t slots_of(size_t power) { return power == kMinPower ? slots * kMinPowerWeight : slots; }
 size_t slots_before(size_t power) { return power == kMinPower ? 0 : slots * (kMinPowerWeight + power - kMinPower - 1); }
 
-void post(Server *to, void *object) {
+void post(Server *to, void *object, size_t power) {
   Letter *letter = static_cast<Letter *>(object);
+  letter->power = power;
   letter->next = to->mailbox.load(std::memory_order_relaxed);
   while (
       !to->mailbox.compare_exchange_weak(letter->next, letter, std::memory_order_release, std::memory_order_relaxed)) {
   }
 }
 
-void drain(Server *own) {
+void drain(Server *own, bench::Disturbance *disturbance) {
   if (own->mailbox.load(std::memory_order_relaxed) == nullptr) return;
   Letter *letter = own->mailbox.exchange(nullptr, std::memory_order_acquire);
   while (letter != nullptr) {
     Letter *next = letter->next;
+    bench::CallTimes *times = &own->times.free_times[letter->power >= kLargePower];
     const uint64_t begin = bench::now_ns();
     free(letter);
-    own->free_ns.record(bench::now_ns() - begin);
+    times->record(bench::now_ns() - begin, disturbance);
     letter = next;
   }
 }
@@ -68,7 +81,9 @@ void drain(Server *own) {
 void serve(Server *servers, size_t index, uint64_t count) {
   bench::Random random(seed * 1000 + index);
   Server *own = &servers[index];
+  bench::Disturbance disturbance;
   for (uint64_t i = 0; i < count; ++i) {
+    disturbance.look(i);
     const uint64_t coins = random.next() >> 32 | uint64_t{1} << max_power;
     size_t power = static_cast<size_t>(__builtin_ctzll(coins)) + 1;
     if (power < kMinPower) power = kMinPower;
@@ -76,7 +91,7 @@ void serve(Server *servers, size_t index, uint64_t count) {
     const size_t size = (size_t{1} << power) + random.below(size_t{1} << power);
     const uint64_t begin = bench::now_ns();
     void *object = malloc(size);
-    own->malloc_ns.record(bench::now_ns() - begin);
+    own->times.malloc_times[power >= kLargePower].record(bench::now_ns() - begin, &disturbance);
     if (object == nullptr) bench::die("malloc(%zu) failed", size);
     bench::touch_pages(object, size);
     void **slot = &own->objects[slots_before(power) + random.below(slots_of(power))];
@@ -84,9 +99,9 @@ void serve(Server *servers, size_t index, uint64_t count) {
     *slot = object;
     if (replaced != nullptr) {
       const size_t other = (index + 1 + random.below(threads - 1)) % threads;
-      post(&servers[other], replaced);
+      post(&servers[other], replaced, power);
     }
-    if (i % kDrainEvery == 0) drain(own);
+    if (i % kDrainEvery == 0) drain(own, &disturbance);
   }
 }
 
@@ -105,7 +120,8 @@ int main(int argc, char **argv) {
     start.wait();
     serve(servers, i, share);
     finish.wait();
-    drain(&servers[i]);
+    bench::Disturbance disturbance;
+    drain(&servers[i], &disturbance);
     for (size_t s = 0; s < slots_each; ++s) free(servers[i].objects[s]);
   });
   start.wait();
@@ -113,23 +129,23 @@ int main(int argc, char **argv) {
   finish.wait();
   const double seconds = bench::seconds_since(begin);
   workers.join();
-  uint64_t slowest_malloc = 0, slowest_free = 0;
-  double mean_malloc = 0, mean_free = 0;
+  Times *all = bench::map_array<Times>(1);
   for (size_t i = 0; i < threads; ++i) {
-    const Server &s = servers[i];
-    if (s.malloc_ns.max() > slowest_malloc) slowest_malloc = s.malloc_ns.max();
-    if (s.free_ns.max() > slowest_free) slowest_free = s.free_ns.max();
-    mean_malloc += s.malloc_ns.mean() / static_cast<double>(threads);
-    mean_free += s.free_ns.mean() / static_cast<double>(threads);
+    for (size_t large = 0; large < 2; ++large) {
+      all->malloc_times[large].add(servers[i].times.malloc_times[large]);
+      all->free_times[large].add(servers[i].times.free_times[large]);
+    }
   }
-  bench::Json("super_server")
-      .number("seconds", seconds)
+  const bench::CallTimes &malloc_times = all->malloc_times[0], &free_times = all->free_times[0];
+  bench::Json json("super_server");
+  json.number("seconds", seconds)
       .number("ops_per_second", static_cast<double>(share * threads) / seconds)
       .param(threads)
       .param(max_power)
-      .number("malloc_mean_ns", mean_malloc)
-      .number("free_mean_ns", mean_free)
-      .count("malloc_slowest_ns", slowest_malloc)
-      .count("free_slowest_ns", slowest_free)
-      .print();
+      .count("slowest_ns", std::max(malloc_times.max(), free_times.max()))
+      .count("slowest_undisturbed_ns", std::max(malloc_times.max_undisturbed(), free_times.max_undisturbed()))
+      .count("large_slowest_ns", std::max(all->malloc_times[1].max(), all->free_times[1].max()));
+  malloc_times.report(&json, "malloc");
+  free_times.report(&json, "free");
+  json.print();
 }

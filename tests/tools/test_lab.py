@@ -4,7 +4,9 @@ Runs in build/venv-bench, which tools/bootstrap.sh bench makes; without it there
 """
 
 import json
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import applications
 import cases
+import goals
 import html_complexity
 import html_plots
 import html_report
@@ -27,6 +30,7 @@ import proof
 import records
 import report
 import run
+import schedule
 import statistics_rounds as st
 
 CASE = cases.Case("c", "program", [], [cases.SPEED, cases.PEAK])
@@ -127,10 +131,57 @@ class TestRecords:
 class TestRun:
     def test_rounds_begin_with_another_allocator(self):
         names = [measure.Allocator(n, None) for n in "abc"]
-        plan = run.schedule([CASE], names, 2, warm_up=True)
+        plan = schedule.schedule([CASE], names, 2, warm_up=True)
         assert ["".join(s.allocator.name for s in steps) for steps in plan] == ["abc", "bca", "cab"]
         assert [steps[0].round for steps in plan] == [0, 1, 2]
-        assert len(run.schedule([CASE], names, 2, warm_up=False)) == 2
+        assert len(schedule.schedule([CASE], names, 2, warm_up=False)) == 2
+
+    def test_a_limit_is_measured_once(self):
+        limit = cases.Case("ideal", "tight_loop", ["ideal=1"], [], kind=cases.LIMIT)
+        names = [measure.Allocator(n, None) for n in "ab"]
+        (steps,) = schedule.schedule([CASE, limit], names, 1, warm_up=False)
+        assert [s.key[:2] for s in steps] == [("c", "b"), ("c", "a"), ("ideal", "a")]
+
+    def test_what_is_finished_and_what_is_half(self):
+        twice = cases.Case("c", "program", [], [cases.SPEED], repeat=2)
+        plan = schedule.schedule([twice], [measure.Allocator("glibc", None)], 2, warm_up=True)
+        runs = [made(records.WARM_UP), made(1, 0), made(1, 1), made(2, 0)]
+        assert schedule.finished(runs, plan) == {("c", "glibc", 0), ("c", "glibc", 1)}
+        assert schedule.without_halves(runs, plan) == runs[:3]
+
+    def test_time_left_is_learned_from_rounds_that_count(self):
+        plan = schedule.schedule([CASE], [measure.Allocator("glibc", None)], 2, warm_up=True)
+        clock = schedule.Clock(plan, [made(1, wall=3.0)])
+        assert clock.expected(clock.left) == 6
+        clock.after(plan[0][0], 100.0)  # the warm-up
+        assert clock.expected(clock.left) == 6
+        clock.after(plan[1][0], 5.0)
+        assert clock.expected(clock.left) == 5
+        assert (schedule.duration(89), schedule.duration(150)) == ("89 s", "2 min")
+
+    def test_the_command_to_go_on(self, monkeypatch):
+        monkeypatch.setattr(sys, "argv", ["bench/run.py", "--only", "a b", "--resume", "old.jsonl"])
+        assert run.resume_command(Path("new.jsonl")) == "python3 bench/run.py --only 'a b' --resume new.jsonl"
+
+    @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
+    def test_an_interrupted_run_goes_on(self, tmp_path):
+        options = ["--only", "larson 2", "--peers", "glibc", "--rounds", "1", "--build", str(tmp_path)]
+        options += ["--lib", str(tmp_path / "none.so")]
+        command = [sys.executable, str(measure.ROOT / "bench" / "run.py"), *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in process.stderr:
+            if line.startswith("[warm-up]"):
+                process.send_signal(signal.SIGINT)
+                break
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "interrupted" in said
+        assert "Traceback" not in said
+        again = shlex.split(said.partition("To go on: ")[2])
+        assert again[-2] == "--resume"
+        done = subprocess.run([sys.executable, *again[1:]], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "| larson 2 threads | speed, million/s |" in done.stdout
 
     def test_the_last_line_is_the_result(self):
         assert run.read_result(b'noise\n{"a": 1}\n') == {"a": 1}
@@ -160,6 +211,9 @@ class TestRun:
         assert proof.bound_to(stub + line.format("a", "x.so")) == {"x.so"}
         assert proof.bound_to(stub + line.format("a", "libc")) == {"libc"}
         assert proof.bound_to(stub) == {"a"}
+        # snmalloc under Debian's python3: bound to itself and to the program's stub.
+        both = line.format("x.so", "a") + line.format("x.so", "x.so")
+        assert proof.bound_to(stub + both + line.format("a", "x.so")) == {"x.so"}
 
     @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
     def test_from_end_to_end(self, tmp_path):
@@ -174,6 +228,56 @@ class TestRun:
         again = subprocess.run([*program, "--report", str(lines)], capture_output=True, text=True, timeout=120)
         assert "| tight loop 64 B | a pair, ns |" in again.stdout
         assert lines.with_suffix(".html").exists()
+
+
+def run_of(case, key, **medians):
+    return [records.Sample(case, name, r, {key: value}) for name, value in medians.items() for r in (1, 2)]
+
+
+class TestGoals:
+    def verdicts(self, *groups, names=("folio", "glibc", "jemalloc", "tbb")):
+        found = report.Results(list(cases.CASES), list(names), [s for group in groups for s in group])
+        return {goal.what.split(" against")[0].split(",")[0]: goal for goal in goals.goals(found)}
+
+    def test_nothing_measured(self):
+        assert {goal.verdict for goal in self.verdicts().values()} == {goals.NOT_MEASURED}
+
+    @pytest.mark.parametrize(("own", "verdict"), [(10.1e6, goals.REACHED), (9.9e6, goals.MISSED)])
+    def test_the_papers_field(self, own, verdict):
+        runs = run_of("malloc-test 1+1, 64 B", "ops_per_second", folio=own, glibc=5e5, jemalloc=1e6, tbb=1e5)
+        assert self.verdicts(runs)["malloc-test 1+1 of 64 bytes"].verdict == verdict
+
+    def test_a_part_can_miss_but_not_reach(self):
+        one = "malloc-test 2+2, 64 B"
+        key = "malloc-test of 64 bytes; 1+1"
+        assert self.verdicts(run_of(one, "ops_per_second", folio=1, tbb=2))[key].verdict == goals.MISSED
+        assert self.verdicts(run_of(one, "ops_per_second", folio=2, tbb=1))[key].verdict == goals.NOT_MEASURED
+
+    def test_warm_up_and_ideal(self):
+        found = self.verdicts(
+            run_of("warm-up", "warm_after_seconds", folio=0.2),
+            run_of("tight loop 64 B", "ns_per_pair", folio=4.0),
+            run_of("ideal stack", "ns_per_pair", folio=2.0),
+        )
+        assert found["warm-up to 95 % of full speed in malloc-test"].verdict == goals.REACHED
+        assert found["a malloc and free pair"].verdict == goals.MISSED
+        assert found["a malloc and free pair"].measured == "2.00"
+
+    def test_a_limit_is_no_program(self):
+        runs = run_of("ideal stack", "ns_per_pair", folio=2.0, glibc=1.0)
+        found = report.Results(list(cases.CASES), ["folio", "glibc"], runs)
+        assert report.standings(found, "time") == []
+        assert report.means(found, "time") == []
+
+    def test_its_cases_exist(self):
+        names = {case.name for case in [*cases.CASES, *applications.applications()]}
+        wanted = {*goals.malloc_tests("64 B", "512 B", "1024 B", "random"), *(name for name, _ in goals.RESTS)}
+        assert {*wanted, "super server", "warm-up", "tight loop 64 B", "ideal stack"} <= names
+
+    def test_mean_ratio(self):
+        pairs = [({1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}), ({1: 8.0, 2: 8.0}, {1: 1.0, 2: 1.0})]
+        found = st.mean_ratio_interval(pairs)
+        assert (found.value, found.low, found.high) == pytest.approx((4, 4, 4))
 
 
 class TestHtml:
@@ -194,8 +298,16 @@ class TestHtml:
         assert len(page) < 5_000_000
 
     def test_stages(self):
-        assert html_plots.stages_of({"after_5s_percent": 2, "after_0s_percent": 9}) == [("0 s", 9), ("5 s", 2)]
+        assert html_plots.stages_of({"after_5s_percent": 2, "after_0s_percent": 9}) == [(0, 9), (5, 2)]
+        assert html_plots.stages_of({"after_500ms_percent": 3, "rss_after_2s_bytes": 1}) == [(0.5, 3)]
         assert html_plots.stages_of({"stages": [["loaded", 2**20]]}) == [("loaded", 1)]
+
+    def test_work_is_drawn_for_programs_with_several_numbers_of_threads(self):
+        wanted = [case for case in cases.CASES if case.name.startswith("malloc-test") and "64 B" in case.name]
+        runs = [s for case in wanted for s in run_of(case.name, "ops_per_second", folio=1e6, a=2e6)]
+        (family,) = html_plots.families(report.Results(wanted, ["folio", "a"], runs))
+        assert [case.threads for case in family] == [2, 4, 8]
+        assert html_plots.family_name(family) == "malloc-test 64 B"
 
     def test_comments_and_blank_lines_do_not_count(self, tmp_path):
         (tmp_path / "a.cc").write_text('int a; // one\n\n/* two\n lines */\nchar b[] = "// no";\n')

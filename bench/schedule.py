@@ -1,0 +1,126 @@
+"""Which runs a measurement consists of, which of them a file of results has, and how long the rest will take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from cases import LIMIT, Case
+from measure import Allocator
+from records import WARM_UP, Record
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+LINE_SECONDS = 30.0  # without a terminal: between two lines of progress
+
+console = Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Step:
+    """All runs of one case on one allocator in one round."""
+
+    round: int
+    case: Case
+    allocator: Allocator
+
+    @property
+    def runs(self) -> int:
+        return 1 if self.round == WARM_UP else self.case.repeat
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.case.name, self.allocator.name, self.round
+
+
+def schedule(cases: list[Case], allocators: list[Allocator], rounds: int, warm_up: bool) -> list[list[Step]]:
+    """The steps by round; each round begins with another allocator. A limit is measured beside the first one."""
+    plan = []
+    for number in range(WARM_UP if warm_up else WARM_UP + 1, rounds + 1):
+        first = number % len(allocators)
+        order = allocators[first:] + allocators[:first]
+        plan.append(
+            [
+                Step(number, case, allocator)
+                for case in cases
+                for allocator in (allocators[:1] if case.kind == LIMIT else order)
+            ]
+        )
+    return plan
+
+
+def key_of(record: Record) -> tuple[str, str, int]:
+    return record.case, record.allocator, record.round
+
+
+def finished(records: list[Record], plan: list[list[Step]]) -> set[tuple[str, str, int]]:
+    """Steps that a file of results has completely; those that failed are not tried again."""
+    runs: dict[tuple[str, str, int], int] = {}
+    for record in records:
+        runs[key_of(record)] = runs.get(key_of(record), 0) + 1
+    failed = {key_of(record) for record in records if record.problem}
+    return failed | {step.key for steps in plan for step in steps if runs.get(step.key, 0) >= step.runs}
+
+
+def without_halves(records: list[Record], plan: list[list[Step]]) -> list[Record]:
+    """Steps that were interrupted between two of their runs are made anew."""
+    done, planned = finished(records, plan), {step.key for steps in plan for step in steps}
+    return [record for record in records if key_of(record) in done or key_of(record) not in planned]
+
+
+class Clock:
+    """Tells what the steps will take from what they took before, and shows it.
+
+    On a terminal as a bar, which is drawn between runs only: a thread that draws would run beside what is measured.
+    """
+
+    def __init__(self, plan: list[list[Step]], known: list[Record]) -> None:
+        self.took: dict[tuple[str, str], float] = {}
+        self.left = [step for steps in plan for step in steps]
+        self.total = len(self.left)
+        self.begin = time.monotonic()
+        self.said = float("-inf")
+        sums: dict[tuple[str, str, int], float] = {}
+        for record in known:
+            if record.round != WARM_UP and not record.problem:
+                sums[key_of(record)] = sums.get(key_of(record), 0.0) + record.values.get("wall", 0.0)
+        self.took = {(case, allocator): seconds for (case, allocator, _), seconds in sums.items()}
+        columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} runs")]
+        columns.append(TextColumn("{task.fields[left]}"))
+        self.progress = Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
+        self.task = self.progress.add_task("", total=self.total, left="")
+
+    def expected(self, steps: list[Step]) -> float:
+        """Seconds. The warm-up has small parameters and says nothing. A case that is new counts as the mean of those
+        that are known."""
+        mean = sum(self.took.values()) / len(self.took) if self.took else 0.0
+        counting = [step for step in steps if step.round != WARM_UP]
+        return sum(self.took.get((step.case.name, step.allocator.name), mean) for step in counting)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.begin
+
+    def before(self, step: Step, rounds: int) -> None:
+        number = "warm-up" if step.round == WARM_UP else f"{step.round}/{rounds}"
+        text = f"[{number}] {step.case.name}: {step.allocator.name}"
+        left = f"about {duration(self.expected(self.left))} left" if self.took else ""
+        done = self.total - len(self.left)
+        if console.is_terminal:
+            self.progress.update(self.task, description=text.replace("[", r"\["), completed=done, left=left)
+            self.progress.refresh()
+        elif self.elapsed() - self.said >= LINE_SECONDS:
+            self.said = self.elapsed()
+            say(", ".join(part for part in (text, f"{done} of {self.total} done", left) if part))
+
+    def after(self, step: Step, seconds: float | None) -> None:
+        self.left.remove(step)
+        if seconds is not None and step.round != WARM_UP:
+            self.took[step.case.name, step.allocator.name] = seconds
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
