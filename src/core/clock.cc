@@ -150,6 +150,11 @@ void clock_after_slow_call(SlowCall call) {
   look_at_time(call);
 }
 
+void clock_after_large_call(SlowCall call) {
+  if (dirty_over_floor()) keep_bound();
+  look_at_time(call);
+}
+
 size_t clock_collect(const char* function) {
   const uint64_t before = page_counts.purged.load(order::relaxed);  // relaxed: a statistic
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);

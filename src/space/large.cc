@@ -189,11 +189,11 @@ void give(Field& f, unsigned from, unsigned count) {
 
 void publish(Field* field) {
   Field* last = nullptr;
-  // [fields] release: publishes the header; pairs with the loads of `fields` and `next`.
-  if (fields.compare_exchange(last, field, order::acq_rel)) return;
+  // [fields] acq_rel: publishes the header; pairs with the loads of `fields` and `next`.
+  if (fields.compare_exchange(last, field, order::acq_rel)) return;  // [fields] acq_rel: as above
   while (last != nullptr) {
     Field* next = nullptr;
-    if (last->next.compare_exchange(next, field, order::acq_rel)) return;  // [fields] release: as above
+    if (last->next.compare_exchange(next, field, order::acq_rel)) return;  // [fields] acq_rel: as above
     last = next;
   }
 }
@@ -219,7 +219,7 @@ Field* make_field(char* base, size_t bytes) {
   return field;
 }
 
-// A new field whose first `granules` are taken already. Smaller where address space, or memory to describe it, is short.
+// A new field whose first `granules` are taken already. Smaller where address space or metadata is short.
 Field* open_field(unsigned granules) {
   const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
   for (size_t bytes = kFieldBytesMost;; bytes = bytes / 2 < least ? least : bytes / 2) {

@@ -46,7 +46,7 @@ size_t dirty_excess() {
   // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
   int64_t recent = recent_live.load(order::relaxed);
-  if (live > recent) recent_live.store(recent = live, order::relaxed);
+  if (live > recent) recent_live.store(recent = live, order::relaxed);  // relaxed: an estimate
   const int64_t large = page_counts.dirty_large.load(order::relaxed);
   const int64_t wanted = recent - live > 2 * live ? recent - live : 2 * live;
   const int64_t most = wanted < kLargeTolerated ? wanted : kLargeTolerated;

@@ -50,7 +50,7 @@ inline constexpr int64_t kLargeTolerated = int64_t{64} << 20;
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 
-// A purge takes no more than this by one call, so that no call holds the kernel's lock on the process's memory for long.
+// A purge takes no more than this by one call, so that none holds the kernel's lock on the process's memory for long.
 inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
 
 // Makes a range read as zero whose pages may be resident. Where few of them are, because a program uses little of such

@@ -143,7 +143,8 @@ BinId aligned_by_search(size_t alignment, size_t size) {
   unsigned best = 0;
   for (unsigned i = 1; i < kBins; ++i) {
     const BinInfo& info = info_of(bin_id(i));
-    if (info.size % alignment == 0 && room(i) >= size && (best == 0 || info.size < info_of(bin_id(best)).size)) best = i;
+    if (info.size % alignment == 0 && room(i) >= size && (best == 0 || info.size < info_of(bin_id(best)).size))
+      best = i;
   }
   return bin_id(best);
 }

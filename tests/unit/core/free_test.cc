@@ -88,19 +88,6 @@ TEST_F(Free, TheObjectFreedLastIsFoundAtOnce) {
   }
 }
 
-TEST_F(Free, WhatNobodyCachesIsFoundAtOnce) {
-  for (const size_t size : {40 * kKiB, 100 * kKiB, kMiB}) {
-    auto* const object = static_cast<char*>(alloc(size));
-    EXPECT_EQ(freed(object + 64), interior(object + 64, object));
-    EXPECT_EQ(freed(object), "");
-    void* const other = alloc(size);
-    if (other != object)
-      EXPECT_EQ(freed(object), line(object, "double free of a " + object_words(object), "double-free"));
-    EXPECT_EQ(freed(other), "");
-    EXPECT_EQ(freed(other), line(other, "double free of a " + object_words(other), "double-free"));
-  }
-}
-
 // What is found when magazines are emptied is told of one of the functions that do so.
 std::string without_function(const std::string& told) { return told.substr(std::min(told.size(), told.find('('))); }
 
@@ -181,8 +168,8 @@ TEST_F(Free, LargeObjectsAreCheckedAtOnce) {
   ASSERT_EQ(round_down(reinterpret_cast<uintptr_t>(around), kGranuleBytes),
             round_down(reinterpret_cast<uintptr_t>(object), kGranuleBytes));
   EXPECT_EQ(freed(tail), line(tail,
-                              "not the start of an object: inside a large object of " +
-                                  std::to_string(usable(around)) + " bytes at " + hex(around),
+                              "not the start of an object: inside a large object of " + std::to_string(usable(around)) +
+                                  " bytes at " + hex(around),
                               "invalid-free"));
   free_object(around);
 }
@@ -260,9 +247,10 @@ TEST_F(Free, SizedFindsASizeThatIsTooLargeAtOnce) {
     void* const object = alloc(size);
     const size_t room = usable(object);
     for (const size_t wrong : {room + 1, 2 * room, 40 * kMiB, SIZE_MAX}) {
-      const std::string expected = line(
-          object, "size " + std::to_string(wrong) + " given, but the object has " + std::to_string(room) + " usable bytes",
-          "wrong-size");
+      const std::string expected =
+          line(object,
+               "size " + std::to_string(wrong) + " given, but the object has " + std::to_string(room) + " usable bytes",
+               "wrong-size");
       EXPECT_EQ(told([&] { release_sized(object, wrong, "FUNC"); }), expected);
       EXPECT_EQ(told([&] { release_aligned_sized(object, wrong, "FUNC"); }), expected);
     }

@@ -122,9 +122,9 @@ TEST_F(Malloc, ZeroedOfAHugeBlockThatWasLarger) {
 TEST_F(Malloc, AlignedToWhateverIsAsked) {
   for (size_t alignment = 1; alignment <= 64 * kMiB; alignment *= 2) {
     std::vector<void*> objects;
-    for (const size_t size : {size_t{0}, size_t{1}, size_t{8}, size_t{15}, size_t{16}, size_t{100}, size_t{1024},
-                              size_t{5000}, 30 * kKiB, 100 * kKiB, 600 * kKiB, kMiB, kMiB + 1, 3 * kMiB,
-                              kLargeMost, kLargeMost + 1}) {
+    for (const size_t size :
+         {size_t{0}, size_t{1}, size_t{8}, size_t{15}, size_t{16}, size_t{100}, size_t{1024}, size_t{5000}, 30 * kKiB,
+          100 * kKiB, 600 * kKiB, kMiB, kMiB + 1, 3 * kMiB, kLargeMost, kLargeMost + 1}) {
       for (const bool zeroed : {false, true}) {
         void* const object = opaque(allocate_aligned(alignment, size, zeroed));
         ASSERT_NE(object, nullptr) << alignment << " " << size;

@@ -37,7 +37,8 @@ TEST_F(Realloc, ToZeroFrees) {
 
 TEST_F(Realloc, FromEverySizeToEverySizeKeepsTheContents) {
   std::vector<size_t> sizes;
-  for (const size_t size : {1, 8, 9, 16, 17, 64, 100, 256, 1000, 1024, 1025, 2000, 4096, 5000, 16448, 16449, 32832, 32833}) {
+  for (const size_t size :
+       {1, 8, 9, 16, 17, 64, 100, 256, 1000, 1024, 1025, 2000, 4096, 5000, 16448, 16449, 32832, 32833}) {
     sizes.push_back(size);
   }
   for (const size_t size : {20 * kKiB, 100 * kKiB, 900 * kKiB, kMiB, kMiB + 1, 3 * kMiB, kLargeMost, kLargeMost + 1}) {
