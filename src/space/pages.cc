@@ -58,18 +58,24 @@ size_t dirty_excess() {
 
 namespace {
 
-// Whole pages, at most kZeroPages of them.
+// Whole pages, at most kZeroPages of them. One that is not resident need not read as zero: it may be swapped out. To
+// give it back costs less than to touch it.
 constexpr unsigned kZeroPages = 256;
 void zero_whole_pages(char* start, size_t bytes) {
   const size_t page = os::page_bytes();
   const auto count = static_cast<unsigned>(bytes / page);
   unsigned char there[kZeroPages];
-  unsigned resident = count;
-  const bool known = os::residency(start, bytes, there);
-  for (unsigned i = 0; known && i < count; ++i) resident -= !(there[i] & 1);
+  if (!os::residency(start, bytes, there)) {
+    __builtin_memset(start, 0, bytes);
+    return;
+  }
+  unsigned resident = 0;
+  for (unsigned i = 0; i < count; ++i) resident += there[i] & 1;
   if (resident < count / 2 && purge_pages(start, bytes)) return;
-  for (unsigned i = 0; i < count; ++i) {
-    if (!known || (there[i] & 1) != 0) __builtin_memset(start + i * page, 0, page);
+  for (unsigned i = 0, end; i < count; i = end) {
+    for (end = i + 1; end < count && ((there[end] ^ there[i]) & 1) == 0;) ++end;
+    char* const from = start + i * page;
+    if ((there[i] & 1) != 0 || !os::purge(from, (end - i) * page)) __builtin_memset(from, 0, (end - i) * page);
   }
 }
 
