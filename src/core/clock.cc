@@ -113,7 +113,8 @@ FOLIO_NOINLINE void keep_bound() {
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
-  const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
+  const size_t wanted = excess + kExcessSlack < step ? excess + kExcessSlack : step;
+  const size_t most = options.decay == 0 ? excess : wanted;  // without decay, all of it by the call that frees
   const size_t aged = purge_everything(PurgeWhich::kAged, most);
   if (aged >= most) return;
   // A second chance: what is dirty now goes next time, unless it is used until then. Rejected: to purge anything at
@@ -146,6 +147,11 @@ void clock_after_slow_call(SlowCall call) {
   // also where mallocs and frees take turns.
   const ThreadCache* cache = thread_state.cache;
   if (cache != nullptr && cache->activity.load(order::relaxed) % 16 >= 2) return;  // relaxed: the thread's own
+  look_at_time(call);
+}
+
+void clock_after_large_call(SlowCall call) {
+  if (dirty_over_floor()) keep_bound();
   look_at_time(call);
 }
 

@@ -77,9 +77,13 @@ void release_slow(void* object, const char* function) {
   if (code == kCodeNone) return report_foreign(object, function);
   if (is_huge(code)) {
     release_huge(object, function);
-  } else if (code == kCodeLarge) {
+    return clock_after_large_call(SlowCall::kFree);
+  }
+  if (code == kCodeLarge) {
     if (!large_free(object)) return report_large(object, function);
-  } else if (*thread_tops.top[code] == object) {
+    return clock_after_large_call(SlowCall::kFree);
+  }
+  if (*thread_tops.top[code] == object) {
     return report_double_free(function, object, bin_id(code));
   } else if (ThreadCache* cache = thread_cache()) {
     thread_cache_overflow(cache, bin_id(code), object, function);

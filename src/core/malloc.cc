@@ -39,7 +39,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   HugeBlock* block = huge_alloc(size, alignment);
   if (block == nullptr) return out_of_memory();
   if (zeroed) zero_pages(block->base, size < block->touched_bytes ? size : block->touched_bytes);
-  clock_after_slow_call(SlowCall::kMalloc);
+  clock_after_large_call(SlowCall::kMalloc);
   return block->base;
 }
 
@@ -48,7 +48,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (size > kLargeMost || alignment > kChunkBytes) return allocate_huge(size, alignment, zeroed);
   void* object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
-  clock_after_slow_call(SlowCall::kMalloc);
+  clock_after_large_call(SlowCall::kMalloc);
   return object == nullptr ? out_of_memory() : object;
 }
 
