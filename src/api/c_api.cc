@@ -115,7 +115,8 @@ bool folio_expand(void* object, size_t size) { return size <= PTRDIFF_MAX && exp
 
 size_t folio_good_size(size_t size) {
   if (size <= kMediumMost) return info_of(bin_of(size)).size;
-  if (size <= kLargeMost) return round_up(size + kLineOffsetMost, kGranuleBytes) - kLineOffsetMost;
+  // Not so much that it would make a huge object.
+  if (size <= kLargeMost) return large_good_size(size) < kLargeMost ? large_good_size(size) : kLargeMost;
   return size > PTRDIFF_MAX ? 0 : round_up(size, os::page_bytes());
 }
 

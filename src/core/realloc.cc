@@ -21,7 +21,7 @@ bool is_large(size_t size) { return size > kMediumMost && size <= kLargeMost; }
 
 bool resize_in_place(void* object, const Extent& extent, size_t size) {
   if (is_huge(extent.code)) return size > kLargeMost && huge_resize(huge_at(object), size);
-  if (extent.code == kCodeLarge && is_large(size)) return large_resize(large_place(object), size);
+  if (extent.code == kCodeLarge && is_large(size)) return large_resize(object, size);
   // A shrunk object stays while it fills half of its slot; below that another bin saves memory.
   return size <= extent.usable_bytes && (size >= extent.usable_bytes / 2 || extent.usable_bytes <= 64);
 }
@@ -32,7 +32,7 @@ bool expand(void* object, size_t size, const char* function) {
   Extent extent;
   if (object == nullptr || !find_extent(object, function, &extent)) return false;
   if (size <= extent.usable_bytes) return true;
-  if (extent.code == kCodeLarge) return is_large(size) && large_resize(large_place(object), size);
+  if (extent.code == kCodeLarge) return is_large(size) && large_resize(object, size);
   return is_huge(extent.code) && huge_resize(huge_at(object), size);
 }
 

@@ -89,25 +89,38 @@ unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
 
 struct Run {
   unsigned from, missing, length;  // missing: granules to touch anew; length: of the free run
-  bool better(const Run& than) const { return missing != than.missing ? missing < than.missing : length < than.length; }
+  bool better(const Run& than) const {
+    if (missing != than.missing) return missing < than.missing;
+    return length != than.length ? length < than.length : from < than.from;
+  }
 };
 
-// The best run for `count` granules, at a multiple of `step`. False if there is none.
+// The best run for `count` granules, at a multiple of `step`. False if there is none. In a free run, the place that
+// misses fewest is at its start, where resident granules begin, or where they end.
 bool find_run(Field& f, unsigned count, unsigned step, Run* best) {
   const auto taken = [&](unsigned w) { return f.occupancy(w).load(order::seq_cst); };  // [hint] seq_cst: see next_bit
   const auto free = [&](unsigned w) { return ~taken(w); };
   const auto resident = [&](unsigned w) { return f.resident(w).load(order::relaxed); };  // relaxed: a guess
+  const auto missing = [&](unsigned w) { return ~resident(w); };
   bool found = false;
   for (unsigned at = 0; (at = next_bit(free, at, f.granules)) < f.granules;) {
     const unsigned end = next_bit(taken, at, f.granules);
-    const unsigned starts[] = {at, next_bit(resident, at, end)};
-    for (const unsigned start : starts) {
-      const unsigned from = static_cast<unsigned>(round_up(start, step));
-      if (from + count > end) continue;
-      const Run run = {from, count - count_resident_in(f, from, count), end - at};
+    const auto consider = [&](size_t from) {
+      if (from < at || from + count > end) return;
+      const auto place = static_cast<unsigned>(from);
+      const Run run = {place, count - count_resident_in(f, place, count), end - at};
       if (!found || run.better(*best)) *best = run;
       found = true;
-      if (run.missing == 0 && run.length == count) return true;
+    };
+    if (end - at >= count) {
+      consider(round_up(at, step));
+      for (unsigned low = at; (low = next_bit(resident, low, end)) < end;) {
+        const unsigned high = next_bit(missing, low, end);
+        consider(round_up(low, step));
+        if (high - at >= count) consider(round_down(high - count, step));
+        low = high;
+      }
+      if (found && best->missing == 0 && best->length == count) return true;
     }
     at = end;
   }
@@ -188,34 +201,38 @@ void publish(Field* field) {
 Field* first_field() { return fields.load(order::acquire); }         // [fields] acquire: pairs with publish
 Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [fields] acquire: pairs with publish
 
-// A new field with room for `granules`, and the first of them taken already.
-Field* open_field(unsigned granules, unsigned step) {
-  const size_t least = round_up((size_t{granules} + step) << kGranuleShift, kChunkBytes);
-  size_t bytes = kFieldBytesMost;
-  void* base = nullptr;
-  while ((base = os::reserve(bytes, kChunkBytes)) == nullptr) {
-    if (bytes == least) return nullptr;
-    bytes = bytes / 2 < least ? least : bytes / 2;
-  }
+// A field in this address space, not published yet. Null if there is no memory to describe it.
+Field* make_field(char* base, size_t bytes) {
+  // It lies in two windows at most. Both first: what is entered stays so.
+  static_assert(kFieldBytesMost <= size_t{kWindowChunks} * kChunkBytes);
+  if (window_make(base) == nullptr || window_make(base + bytes - 1) == nullptr) return nullptr;
   const auto count = static_cast<uint32_t>(bytes >> kGranuleShift);
   auto* field = static_cast<Field*>(metadata_alloc(Field::bytes_for(count)));
-  bool entered = field != nullptr;
-  if (entered) {
-    field->base = static_cast<char*>(base);
-    field->granules = count;
-    field->seal = Field::seal_for(field->base, count);
-    field->longest.store(count, order::relaxed);  // relaxed: not published yet
-    set(*field, 0, granules);
-    for (size_t at = 0; entered && at < bytes; at += kChunkBytes) {
-      Window* window = window_make(field->base + at);
-      entered = window != nullptr;
-      if (entered) set_chunk(window, field->base + at, field, kCodeLarge);
-    }
+  if (field == nullptr) return nullptr;
+  field->base = base;
+  field->granules = count;
+  field->seal = Field::seal_for(base, count);
+  field->longest.store(count, order::relaxed);  // relaxed: not published yet
+  for (char* chunk = base; chunk != base + bytes; chunk += kChunkBytes) {
+    set_chunk(window_of(chunk), chunk, field, kCodeLarge);
   }
-  // Without memory for a descriptor or a window the address space is lost; chunks that were entered hold no object.
-  if (!entered) return nullptr;
-  publish(field);
   return field;
+}
+
+// A new field whose first `granules` are taken already. Smaller where address space, or memory to describe it, is short.
+Field* open_field(unsigned granules) {
+  const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
+  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 2 < least ? least : bytes / 2) {
+    if (void* base = os::reserve(bytes, kChunkBytes)) {
+      if (Field* field = make_field(static_cast<char*>(base), bytes)) {
+        set(*field, 0, granules);
+        publish(field);
+        return field;
+      }
+      os::unreserve(base, bytes);
+    }
+    if (bytes == least) return nullptr;
+  }
 }
 
 // Lowers the hint after a search that failed, unless there is such a run by now.
@@ -241,7 +258,7 @@ Field* take_run(unsigned count, unsigned step, unsigned* from) {
     }
   }
   *from = 0;
-  return open_field(count, step);
+  return open_field(count);
 }
 
 size_t line_offset(const char* address) {
@@ -252,7 +269,7 @@ size_t line_offset(const char* address) {
 
 void* large_alloc(size_t size, size_t alignment, bool zeroed) {
   const bool hashed = alignment <= 64;
-  const unsigned count = granules_for(size + (hashed ? kLineOffsetMost : 0));
+  const unsigned count = granules_for(hashed ? size + kLineOffsetMost : size == 0 ? 1 : size);
   const unsigned page_step = granules_a_page();
   const auto align_step = static_cast<unsigned>(alignment >> kGranuleShift);
   unsigned from;
@@ -271,6 +288,10 @@ void* large_alloc(size_t size, size_t alignment, bool zeroed) {
   });
   f->entry(from).store(make_entry(count, offset), order::relaxed);  // relaxed: who frees it got it from the caller
   return object;
+}
+
+size_t large_good_size(size_t size) {
+  return (size_t{granules_for(size + kLineOffsetMost)} << kGranuleShift) - kLineOffsetMost;
 }
 
 LargePlace large_place(const void* address) {
@@ -301,17 +322,24 @@ bool large_free(void* object) {
   return true;
 }
 
-bool large_resize(const LargePlace& place, size_t size) {
+bool large_resize(void* object, size_t size) {
+  const LargePlace place = large_place(object);
+  if (!place.starts(object)) return false;
   Field& f = *place.field;
   Atomic<uint32_t>& entry = f.entry(place.granule);
-  const uint32_t now = entry.load(order::relaxed);  // relaxed: the program orders its calls on one object
+  uint32_t now = entry.load(order::relaxed);  // relaxed: the program orders its calls on one object
+  if (now == 0) return false;
   const size_t offset = offset_in(now);
   const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
   if (wanted > had) {
     if (place.granule + wanted > f.granules || !set(f, end, wanted - had)) return false;
     note_taken(f, end, wanted - had, [](unsigned, unsigned) {});
   }
-  entry.store(make_entry(wanted, offset), order::relaxed);  // relaxed: as above
+  // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice.
+  if (!entry.compare_exchange(now, make_entry(wanted, offset), order::relaxed)) {
+    if (wanted > had) give(f, end, wanted - had);
+    return false;
+  }
   if (wanted < had) give(f, place.granule + wanted, had - wanted);
   return true;
 }
@@ -323,8 +351,10 @@ namespace {
 size_t purge_word(Field& f, unsigned w, uint64_t candidates) {
   // [large] acquire: the pages are no longer used; pairs with clear.
   const uint64_t mine = candidates & ~f.occupancy(w).fetch_or(candidates, order::acquire);
+  // Relaxed: the granules are taken. Not those that another purge has had since the caller looked.
+  const uint64_t dirty = mine & f.resident(w).load(order::relaxed);
   uint64_t gone = 0;
-  visit_runs(mine, kPurgeRunBytes >> kGranuleShift, [&](unsigned at, unsigned length, uint64_t mask) {
+  visit_runs(dirty, kPurgeRunBytes >> kGranuleShift, [&](unsigned at, unsigned length, uint64_t mask) {
     if (purge_pages(granule_at(f, w * 64 + at), size_t{length} << kGranuleShift)) gone |= mask;
   });
   if (gone != 0) {
@@ -398,7 +428,7 @@ LargeStats large_stats() {
 bool large_check() {
   for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
     if (!f->sealed()) return false;
-    unsigned end = 0;  // of the object before
+    unsigned end = 0, free = 0;  // of the object before; how many in a row
     for (unsigned g = 0; g < f->granules; ++g) {
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: nothing is in flight
       if (entry != 0) {
@@ -409,6 +439,8 @@ bool large_check() {
       const bool taken = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;
       const bool resident = (f->resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;  // relaxed: as above
       if (taken != (g < end) || (taken && !resident)) return false;
+      free = taken ? 0 : free + 1;
+      if (free > f->longest.load(order::relaxed)) return false;  // relaxed: as above
     }
   }
   return true;

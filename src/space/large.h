@@ -62,6 +62,9 @@ static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 // memory. `zeroed`: all of it reads as zero.
 void* large_alloc(size_t size, size_t alignment, bool zeroed);
 
+// The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
+size_t large_good_size(size_t size);
+
 // The live object that starts at `address`, or the one that holds it, or that ends nearest before it.
 struct LargePlace {
   Field* field;  // null: the address is in no field, or its descriptor was overwritten
@@ -79,9 +82,9 @@ LargePlace large_place(const void* address);
 // False if no live object starts there.
 bool large_free(void* object);
 
-// Makes the object at `place` at least `size` bytes (at most kLargeMost) without moving it, and gives back what it then
-// has too much. False if what follows it is taken.
-bool large_resize(const LargePlace& place, size_t size);
+// Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back what it then has too
+// much. False if what follows it is taken, or if no live object starts there.
+bool large_resize(void* object, size_t size);
 
 // Purges granules that are free: all, or those that have been since the last tick. Returns bytes. And marks them.
 size_t large_purge(bool all, size_t most_bytes);
