@@ -88,19 +88,6 @@ TEST_F(Free, TheObjectFreedLastIsFoundAtOnce) {
   }
 }
 
-TEST_F(Free, WhatNobodyCachesIsFoundAtOnce) {
-  for (const size_t size : {40 * kKiB, 100 * kKiB, kMiB}) {
-    auto* const object = static_cast<char*>(alloc(size));
-    EXPECT_EQ(freed(object + 64), interior(object + 64, object));
-    EXPECT_EQ(freed(object), "");
-    void* const other = alloc(size);
-    if (other != object)
-      EXPECT_EQ(freed(object), line(object, "double free of a " + object_words(object), "double-free"));
-    EXPECT_EQ(freed(other), "");
-    EXPECT_EQ(freed(other), line(other, "double free of a " + object_words(other), "double-free"));
-  }
-}
-
 // What is found when magazines are emptied is told of one of the functions that do so.
 std::string without_function(const std::string& told) { return told.substr(std::min(told.size(), told.find('('))); }
 

@@ -349,7 +349,7 @@ TEST(Bin, RandomTakesAndGivesKeepEveryInvariant) {
 
 TEST(Bin, ThreadsNeverShareAnObject) {
   constexpr unsigned kThreads = 4;
-  for (const BinId bin : {bin_of(8), bin64, bin_of(1000), bin_of(5000), bin_of(100 * kKiB)}) {
+  for (const BinId bin : {bin_of(8), bin64, bin_of(1000), bin_of(5000), bin_of(30 * kKiB)}) {
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < kThreads; ++t) {
       threads.emplace_back([bin, t] {
