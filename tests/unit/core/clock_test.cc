@@ -141,7 +141,7 @@ TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
   for (const size_t size : {100 * kKiB, 900 * kKiB, 3 * kMiB}) {
     const int result = in_child([size] {
       burst(size, 32 * kMiB);
-      if (dirty() < 30 * kMiB) return kFailed;
+      if (dirty() < 24 * kMiB) return kFailed;
       burst(size, 128 * kMiB);
       return dirty() <= static_cast<size_t>(kLargeTolerated) + 7 * kMiB ? kPassed : kFailed;
     });

@@ -100,8 +100,7 @@ class Large : public ::testing::Test {
 // ---- Objects ----
 
 TEST_F(Large, AnObjectIsWholeGranulesFromACacheLineOfItsFirstPage) {
-  for (const size_t size :
-       {size_t{1}, 33 * kKiB, step - kLineOffsetMost, step - kLineOffsetMost + 1, kMiB, kLargeMost}) {
+  for (const size_t size : {size_t{1}, 33 * kKiB, step - kLineOffsetMost, step - kLineOffsetMost + 1, kMiB, kLargeMost}) {
     char* const object = alloc(size);
     ASSERT_NE(object, nullptr);
     EXPECT_EQ(chunk_code(object), kCodeLarge);
