@@ -219,7 +219,7 @@ Field* make_field(char* base, size_t bytes) {
   return field;
 }
 
-// A new field whose first `granules` are taken already. Smaller where address space, or memory to describe it, is short.
+// A new field whose first `granules` are taken already. Smaller where address space or metadata is short.
 Field* open_field(unsigned granules) {
   const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
   for (size_t bytes = kFieldBytesMost;; bytes = bytes / 2 < least ? least : bytes / 2) {

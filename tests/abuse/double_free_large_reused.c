@@ -1,11 +1,11 @@
 // The second free of a large object whose granules are the middle of a larger one by now.
-// expect-line: free({inside}): not the start of an object: inside a large object of {size} bytes at {base} #invalid-free
+// expect-line: free({inner}): not the start of an object: inside a large object of {size} bytes at {base} #invalid-free
 #include "abuse.h"
 
 int main(void) {
   char *below = (char *)opaque(malloc(100 * 1024));
   char *object = (char *)opaque(malloc(100 * 1024));
-  tell("inside", object);
+  tell("inner", object);
   free(below);
   free(object);
   char *both = told_object(200 * 1024);

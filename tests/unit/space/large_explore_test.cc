@@ -14,7 +14,7 @@ constexpr unsigned kPointsMost = 20000;
 constexpr size_t kNoLimit = ~size_t{0};
 const size_t step = std::max(os::page_bytes(), kGranuleBytes);
 
-// Of 5 neighbours in the first field, 30 steps each, so that they lie in several words; behind them nearly all is taken.
+// Of 5 neighbours in the first field, 30 steps each, so that they lie in several words; behind them most is taken.
 class LargeExplore : public ::testing::Test {
  protected:
   static constexpr unsigned kObjects = 5, kSteps = 30;

@@ -1,106 +1,12 @@
-#include "space/large.h"
-
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <atomic>
-#include <map>
-#include <set>
-#include <thread>
-
-#include "base/bits.h"
-#include "os/os.h"
-#include "space/chunk_table.h"
-#include "space/metadata.h"
-#include "unit/child.h"
-#include "unit/support.h"
-
-using namespace folio;
-using namespace folio_test;
+#include "unit/space/large_objects.h"
 
 namespace {
-
-constexpr size_t kNoLimit = ~size_t{0};
-const size_t page = os::page_bytes();
-const size_t step = std::max(page, kGranuleBytes);  // objects are whole ones of these
-const auto kStepGranules = static_cast<unsigned>(step / kGranuleBytes);
-
-char* alloc(size_t size, size_t alignment = 1, bool zeroed = false) {
-  return static_cast<char*>(large_alloc(size, alignment, zeroed));
-}
-// An object of so many steps, whatever its cache line.
-char* alloc_steps(size_t steps) { return alloc(steps * step - kLineOffsetMost); }
-size_t usable(const void* object) { return large_place(object).usable; }
-char* start_of(const void* object) {
-  return reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(object), kGranuleBytes));
-}
-size_t offset_of(const void* object) { return reinterpret_cast<uintptr_t>(object) % kGranuleBytes; }
-
-void fill(void* object, size_t bytes, unsigned seed) {
-  auto* at = static_cast<unsigned char*>(object);
-  for (size_t i = 0; i < bytes; ++i) at[i] = static_cast<unsigned char>(i * 31 + (i >> 8) * 7 + seed);
-}
-bool filled(const void* object, size_t bytes, unsigned seed) {
-  const auto* at = static_cast<const unsigned char*>(object);
-  for (size_t i = 0; i < bytes; ++i) {
-    if (at[i] != static_cast<unsigned char>(i * 31 + (i >> 8) * 7 + seed)) return false;
-  }
-  return true;
-}
-
-// What the kernel says; 0 and a failure where it does not.
-size_t resident_bytes(const void* start, size_t bytes) {
-  std::vector<unsigned char> pages(bytes / page);
-  EXPECT_EQ(mincore(const_cast<void*>(start), bytes, pages.data()), 0);
-  return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; })) * page;
-}
-size_t resident_in_fields() {
-  size_t sum = 0;
-  for (Field* f = fields.load(order::acquire); f != nullptr; f = f->next.load(order::acquire)) {
-    sum += resident_bytes(f->base, size_t{f->granules} << kGranuleShift);
-  }
-  return sum;
-}
-
-// Starts and ends with nothing live and nothing resident.
-class Large : public ::testing::Test {
- protected:
-  Large() { large_purge(true, kNoLimit); }
-  ~Large() override {
-    EXPECT_EQ(large_stats().taken, 0u);
-    EXPECT_EQ(large_stats().objects, 0u);
-    expect_exact_accounts();
-    large_purge(true, kNoLimit);
-    EXPECT_EQ(delta_.resident(), 0);
-    EXPECT_EQ(delta_.dirty(), 0);
-    EXPECT_TRUE(large_check());
-  }
-  void expect_exact_accounts() const {
-    EXPECT_TRUE(large_check());
-    EXPECT_EQ(delta_.resident(), static_cast<int64_t>(large_stats().resident));
-    EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(large_stats().dirty));
-  }
-  // Objects of these steps side by side at the start of the lowest free run, and one more behind them.
-  std::vector<char*> row(const std::vector<unsigned>& steps) {
-    std::vector<char*> objects;
-    for (const unsigned n : steps) {
-      objects.push_back(alloc_steps(n));
-      memset(objects.back(), 1, usable(objects.back()));
-      if (objects.size() < 2) continue;
-      EXPECT_EQ(start_of(objects.back()), start_of(objects.end()[-2]) + steps[objects.size() - 2] * step);
-    }
-    return objects;
-  }
-  static void free_all(const std::vector<char*>& objects) {
-    for (char* object : objects) EXPECT_TRUE(large_free(object));
-  }
-  PageDelta delta_;
-};
 
 // ---- Objects ----
 
 TEST_F(Large, AnObjectIsWholeGranulesFromACacheLineOfItsFirstPage) {
-  for (const size_t size : {size_t{1}, 33 * kKiB, step - kLineOffsetMost, step - kLineOffsetMost + 1, kMiB, kLargeMost}) {
+  for (const size_t size :
+       {size_t{1}, 33 * kKiB, step - kLineOffsetMost, step - kLineOffsetMost + 1, kMiB, kLargeMost}) {
     char* const object = alloc(size);
     ASSERT_NE(object, nullptr);
     EXPECT_EQ(chunk_code(object), kCodeLarge);
@@ -534,86 +440,6 @@ TEST_F(Large, WhatTheKernelRefusedIsTriedAgain) {
 }
 
 // ---- Threads ----
-
-TEST_F(Large, ThreadsUseWhatAnotherPurges) {
-  std::atomic<bool> stop{false};
-  std::thread purger([&] {
-    for (unsigned i = 0; !stop.load(std::memory_order_relaxed); ++i) {
-      large_age();
-      large_purge(i % 2 == 0, i % 3 == 0 ? 256 * kKiB : kNoLimit);
-    }
-  });
-  std::vector<std::thread> users;
-  for (unsigned t = 0; t < 3; ++t) {
-    users.emplace_back([&, t] {
-      std::minstd_rand random(t + 1);
-      struct Held {
-        char* object;
-        size_t bytes;
-      };
-      std::vector<Held> held;
-      const auto value = static_cast<int>(t + 1);
-      const auto intact = [&](const Held& h) {
-        return h.object[0] == value && memcmp(h.object, h.object + 1, h.bytes - 1) == 0;
-      };
-      for (unsigned round = 0; round < rounds(3000); ++round) {
-        const size_t size = 20 * kKiB + random() % (random() % 8 == 0 ? 4 * kMiB : 200 * kKiB);
-        const unsigned what = random() % 8;
-        if (held.size() < 6 && what < 4) {
-          const bool zeroed = random() % 4 == 0;
-          char* const object = alloc(size, 1, zeroed);
-          ASSERT_NE(object, nullptr);
-          if (zeroed) ASSERT_TRUE(all_zero(object, size));
-          held.push_back({object, usable(object)});
-        } else if (!held.empty()) {
-          std::swap(held[random() % held.size()], held.back());
-          ASSERT_TRUE(intact(held.back()));
-          if (what < 6) {
-            ASSERT_TRUE(large_free(held.back().object));
-            held.pop_back();
-            continue;
-          }
-          const size_t kept = std::min(size, held.back().bytes);
-          if (large_resize(held.back().object, size)) {
-            ASSERT_TRUE(intact({held.back().object, kept}));
-            held.back().bytes = usable(held.back().object);
-            ASSERT_GE(held.back().bytes, size);
-          }
-        } else {
-          continue;
-        }
-        memset(held.back().object, value, held.back().bytes);
-      }
-      for (const Held& h : held) {
-        ASSERT_TRUE(intact(h));
-        ASSERT_TRUE(large_free(h.object));
-      }
-    });
-  }
-  for (std::thread& user : users) user.join();
-  stop = true;
-  purger.join();
-  expect_exact_accounts();
-}
-
-TEST_F(Large, OfTwoFreesAtOnceOneSucceeds) {
-  for (unsigned round = 0; round < rounds(300); ++round) {
-    char* const object = alloc(40 * kKiB);
-    std::atomic<unsigned> ready{0}, freed{0};
-    std::vector<std::thread> threads;
-    for (unsigned t = 0; t < 2; ++t) {
-      threads.emplace_back([&] {
-        ++ready;
-        while (ready != 2) std::this_thread::yield();
-        freed += large_free(object) ? 1 : 0;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    ASSERT_EQ(freed, 1u);
-  }
-}
-
-// ---- large_check must see what is wrong, or the tests that call it prove nothing ----
 
 TEST_F(Large, CheckSeesWhatIsWrong) {
   const std::vector<char*> o = row({5, 5});
