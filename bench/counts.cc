@@ -67,15 +67,17 @@ struct Range {
   uintptr_t start;
   size_t bytes;
   const char* kind;
-  unsigned bin;
+  unsigned bin, shard;
   Descriptor* descriptor;  // where it is one: what the word is depends on its place
 };
 constexpr unsigned kRanges = 1u << 16;
 Range ranges[kRanges];
 unsigned range_count;
 
-void name(const void* start, size_t bytes, const char* kind, unsigned bin = 0, Descriptor* descriptor = nullptr) {
-  if (range_count < kRanges) ranges[range_count++] = {reinterpret_cast<uintptr_t>(start), bytes, kind, bin, descriptor};
+void name(const void* start, size_t bytes, const char* kind, unsigned bin = 0, unsigned shard = 0,
+          Descriptor* descriptor = nullptr) {
+  if (range_count == kRanges) return;
+  ranges[range_count++] = {reinterpret_cast<uintptr_t>(start), bytes, kind, bin, shard, descriptor};
 }
 
 void name_all() {
@@ -87,12 +89,12 @@ void name_all() {
     name(&cache->busy, sizeof cache->busy, "section busy");
   }
   for (unsigned i = 1; i < kBins; ++i) {
-    name(&depot[i], sizeof depot[i], "depot", i);
+    for (unsigned s = 0; s < kShardsMost; ++s) name(&depot[s][i], sizeof depot[s][i], "depot", i, s);
     for (HintBlock* block = bins[i].blocks.load(order::acquire); block != nullptr; block = block->next) {
       name(block, sizeof *block, "hints", i);
     }
     visit_chunks(bin_id(i), [&](Descriptor& d) {
-      name(&d, Descriptor::bytes_for(d.bin), "occupancy", i, &d);
+      name(&d, Descriptor::bytes_for(d.bin), "occupancy", i, 0, &d);
       return true;
     });
   }
@@ -112,12 +114,12 @@ Range at(uintptr_t address) {
     if (range.descriptor != nullptr) range.kind = kind_in(*range.descriptor, address);
     return range;
   }
-  return {0, 0, "-", 0, nullptr};
+  return {0, 0, "-", 0, 0, nullptr};
 }
 
 extern "C" const char __ehdr_start;  // where the library lies
 
-// One line a word: kind or offset, bin, address of the line, counts.
+// One line a word: kind, bin, shard, address of the line, offset in the library, counts.
 [[gnu::destructor]] void write_counts() {
   const char* path = getenv("FOLIO_COUNT_FILE");
   if (path == nullptr) return;
@@ -134,11 +136,11 @@ extern "C" const char __ehdr_start;  // where the library lies
       const uintptr_t address = line.address + i * sizeof(uint64_t);
       const Range range = at(address);
       const uintptr_t offset = address - reinterpret_cast<uintptr_t>(&__ehdr_start);
-      dprintf(file, "%s\t%u\t%zx\t%zx\t%u\t%u\t%u\t%u\n", range.kind, range.bin, line.address, offset, w.took, w.gave,
-              w.failed, w.passed);
+      dprintf(file, "%s\t%u\t%u\t%zx\t%zx\t%u\t%u\t%u\t%u\n", range.kind, range.bin, range.shard, line.address, offset,
+              w.took, w.gave, w.failed, w.passed);
     }
   }
-  dprintf(file, "lost\t0\t0\t0\t%zu\t0\t0\t0\n", static_cast<size_t>(lost));
+  dprintf(file, "lost\t0\t0\t0\t0\t%zu\t0\t0\t0\n", static_cast<size_t>(lost));
   close(file);
 }
 

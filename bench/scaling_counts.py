@@ -93,44 +93,58 @@ class Symbols:
         return self.symbols[-1][0] if self.symbols else 0
 
     def line(self, offset: int) -> str:
-        """What lies in the line of 64 bytes: all its variables, or the one that began before."""
+        """What lies in the line of 64 bytes: all its variables, or the array that began before and the line's number."""
         start = offset - offset % LINE_BYTES
         addresses = [address for address, _ in self.symbols]
         first, end = bisect.bisect_left(addresses, start), bisect.bisect_left(addresses, start + LINE_BYTES)
-        return " + ".join(name for _, name in self.symbols[max(first, 0) : end]) or self.symbols[first - 1][1]
+        if first < end:
+            return " + ".join(name for _, name in self.symbols[first:end])
+        address, name = self.symbols[first - 1]
+        return f"{name}, line {(start - address) // LINE_BYTES}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One word, as libfolio-count.so writes it."""
+
+    kind: str
+    bin: int
+    shard: int
+    line: str
+    offset: int
+    counts: Counts
+
+    @classmethod
+    def of(cls, text: str) -> Row:
+        kind, bin_number, shard, line, offset, *numbers = text.split("\t")
+        return cls(kind, int(bin_number), int(shard), line, int(offset, 16), Counts(*(float(n) for n in numbers)))
 
 
 def parse(text: str, symbols: Symbols) -> Tally:
-    """The file that libfolio-count.so writes: one line a word."""
-    rows = []
-    lines: dict[str, Counts] = defaultdict(Counts)
-    for row in text.splitlines():
-        kind, bin_number, line, offset, *numbers = row.split("\t")
-        if kind == "lost":
-            if int(numbers[0]):
-                raise BenchError(f"libfolio-count had no room for {numbers[0]} operations: fewer threads or operations")
-            continue
-        counts = Counts(*(float(n) for n in numbers))
-        static = int(offset, 16) <= symbols.last() + LINE_BYTES
-        rows.append((kind, int(bin_number), line, int(offset, 16), static, counts))
-        lines[line].add(counts)
+    rows = [Row.of(line) for line in text.splitlines()]
     if not rows:
         raise BenchError("libfolio-count counted nothing: was it loaded?")
+    lost = sum(row.counts.all for row in rows if row.kind == "lost")
+    if lost:
+        raise BenchError(f"libfolio-count had no room for {lost:.0f} operations: fewer threads or operations")
+    lines: dict[str, Counts] = defaultdict(Counts)
+    for row in rows:
+        lines[row.line].add(row.counts)
     tally = Tally()
     hot: dict[str, float] = defaultdict(float)
-    for kind, bin_number, line, offset, static, counts in rows:
-        if kind == "depot":
-            place = f"depot, bin {bin_number}"
-        elif static:
-            place = symbols.line(offset)
+    for row in rows:
+        static = row.offset <= symbols.last() + LINE_BYTES
+        if row.kind == "depot":
+            place = f"depot, bin {row.bin}" + (f", shard {row.shard}" if row.shard else "")
+        elif row.kind == "-":
+            place = symbols.line(row.offset) if static else "metadata"
         else:
-            place = kind if kind != "-" else "metadata"
-        is_shared = lines[line].passed > max(2, SHARED_LEAST * lines[line].all)
-        tally.places[place].add(counts)
-        if is_shared:
-            tally.shared[place].add(counts)
+            place = row.kind
+        tally.places[place].add(row.counts)
+        if lines[row.line].passed > max(2, SHARED_LEAST * lines[row.line].all):
+            tally.shared[place].add(row.counts)
             if not static:
-                hot[line] += counts.all
+                hot[row.line] += row.counts.all
     tally.hottest = max(hot.values(), default=0)
     return tally
 

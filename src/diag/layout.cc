@@ -78,6 +78,7 @@ const Layout folio_layout = {
     .field_base_offset = offsetof(Field, base),
     .field_next_offset = offsetof(Field, next),
     .field_granules_offset = offsetof(Field, granules),
+    .depot_shards = kShardsMost,
 };
 }
 

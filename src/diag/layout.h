@@ -30,6 +30,7 @@ struct Layout {
   const void *fields;
   uint32_t chunk_entry_bytes, chunk_entry_step;
   uint32_t field_bytes, field_base_offset, field_next_offset, field_granules_offset;
+  uint32_t depot_shards;
 };
 
 }  // namespace folio

@@ -51,7 +51,7 @@ class World {
 
  private:
   static constexpr const char* kMetadataPiece = "_ZN5folio12_GLOBAL__N_17currentE";
-  static constexpr size_t kBytesMost = size_t{1} << 16;  // the chunk table and the windows are larger
+  static constexpr size_t kBytesMost = size_t{1} << 20;  // the chunk table is larger
 
   struct Area {
     char* start;
