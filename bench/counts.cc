@@ -13,6 +13,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "folio/bin.h"
+#include "space/large.h"
 #include "space/pages.h"
 
 namespace {
@@ -87,6 +88,9 @@ void name_all() {
     if (cache == nullptr) continue;
     name(&cache->section, sizeof cache->section, "section");
     name(&cache->busy, sizeof cache->busy, "section busy");
+  }
+  for (Field* f = fields.load(order::acquire); f != nullptr; f = f->next.load(order::acquire)) {
+    name(f, Field::bytes_for(f->granules), "fields");
   }
   for (unsigned i = 1; i < kBins; ++i) {
     for (unsigned s = 0; s < kShardsMost; ++s) name(&depot[s][i], sizeof depot[s][i], "depot", i, s);

@@ -65,9 +65,11 @@ def count_line(library: Path, launcher: Path, build: Path, workload: Workload, t
     }
 
 
-def run_line(library: Path, launcher: Path, build: Path, workload: Workload, threads: int, ops: int) -> dict:
+def run_line(
+    library: Path, launcher: Path, build: Path, workload: Workload, threads: int, ops: int, options: str = ""
+) -> dict:
     command = [str(build_program(workload.program, build)), *workload.command(threads, ops)]
-    allocator = Allocator("folio", library)
+    allocator = Allocator("folio", library, (("FOLIO_OPTIONS", options),))
     run = launch(launcher, allocator, command, timeout=120)
     check(run, command)
     said = json.loads(run.stdout)
@@ -82,7 +84,20 @@ def run_line(library: Path, launcher: Path, build: Path, workload: Workload, thr
     }
 
 
-def costs_line(launcher: Path, build: Path, quick: bool) -> dict:
+def entry_ns(counting: Path, library: Path, launcher: Path, build: Path, ops: int) -> float:
+    """What a call costs that enters the CPU cache: the same work with and without thread caches."""
+    workload, threads = WORKLOADS[-1], 1
+    entries, times = [], []
+    for options in ("", "thread_cache:0,thread_cache_pool:0"):
+        program = build_program(workload.program, build)
+        tally = count(launcher, counting, program, workload, threads, ops // 4, options)
+        entries.append(tally.places["section"].all)
+        runs = [run_line(library, launcher, build, workload, threads, ops, options)["cpu_ns"] for _ in range(3)]
+        times.append(min(runs))
+    return max(0.0, times[1] - times[0]) / max(1e-9, entries[1] - entries[0])
+
+
+def costs_line(counting: Path, library: Path, launcher: Path, build: Path, quick: bool) -> dict:
     program = build / "line_costs"
     if is_stale(program, [LINE_COSTS, *PROGRAMS.glob("*.h"), *(ROOT / "src" / "sync").glob("*.h")]):
         include = [f"-I{ROOT / 'bench'}", f"-I{ROOT / 'src'}"]
@@ -91,7 +106,8 @@ def costs_line(launcher: Path, build: Path, quick: bool) -> dict:
     run = launch(launcher, Allocator("glibc", None), command, timeout=120)
     check(run, command)
     said = json.loads(run.stdout)
-    costs = {name: said[name] for name in report.COSTS}
+    costs = {name: said[name] for name in report.COSTS if name in said}
+    costs["entry_ns"] = entry_ns(counting, library, launcher, build, QUICK_OPS if quick else 8_000_000)
     if not all(costs.values()):
         raise BenchError("the machine is too busy: never did two threads run together for 0.2 ms")
     return {"kind": "costs", **costs, "cores": machine()["cores"], "machine": machine()}
@@ -99,7 +115,7 @@ def costs_line(launcher: Path, build: Path, quick: bool) -> dict:
 
 def plan(arguments: argparse.Namespace) -> list[tuple[str, Workload, int]]:
     counts = [("count", w, t) for w in WORKLOADS for t in arguments.threads if t >= w.threads_each]
-    rounds = 1 if arguments.quick else 7
+    rounds = 1 if arguments.quick else arguments.rounds
     runs = [("run", w, t) for _ in range(rounds) for _, w, t in counts if t <= 64]
     return counts + runs
 
@@ -109,7 +125,7 @@ def measure_all(arguments: argparse.Namespace, file: Path) -> list[dict]:
     counting = build_library(arguments.lib.parent)
     if not arguments.lib.is_file():
         raise BenchError(f"no {arguments.lib}: make build")
-    lines = [costs_line(launcher, arguments.build, arguments.quick)]
+    lines = [costs_line(counting, arguments.lib.resolve(), launcher, arguments.build, arguments.quick)]
     for what, workload, threads in track(plan(arguments), "counting and timing", console=console):
         least = threads * PAIR_OF_BATCHES if workload.program == "malloc_test" else 0
         ops = QUICK_OPS if arguments.quick else COUNTED_OPS if what == "count" else TIMED_OPS
@@ -141,6 +157,7 @@ def main() -> int:
     parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where results go (default: results/ in --build)")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="timed runs of each (default 7)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="run nothing, report this JSON-lines file")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the picture there, on white")
     arguments = parser.parse_args()

@@ -160,11 +160,17 @@ def build_library(build: Path) -> Path:
     return build / "libfolio-count.so"
 
 
-def counted_run(launcher: Path, library: Path, command: list[str], symbols: Symbols) -> Tally:
+def counted_run(launcher: Path, library: Path, command: list[str], symbols: Symbols, options: str) -> Tally:
     with tempfile.TemporaryDirectory(prefix="folio-count-") as scratch:
         file = Path(scratch) / "counts"
         allocator = Allocator("folio-count", library)
-        run = launch(launcher, allocator, command, environment={"FOLIO_COUNT_FILE": str(file)}, timeout=300)
+        run = launch(
+            launcher,
+            allocator,
+            command,
+            environment={"FOLIO_COUNT_FILE": str(file), "FOLIO_OPTIONS": options},
+            timeout=300,
+        )
         check(run, command)
         return parse(file.read_text() if file.exists() else "", symbols)
 
@@ -175,12 +181,14 @@ def check(run: Run, command: list[str]) -> None:
         raise BenchError(f"{' '.join(command)}: exit status {run.status} {' '.join(last)}")
 
 
-def count(launcher: Path, library: Path, program: Path, workload: Workload, threads: int, ops: int) -> Tally:
+def count(
+    launcher: Path, library: Path, program: Path, workload: Workload, threads: int, ops: int, options: str = ""
+) -> Tally:
     """Per operation: the difference between a run that is warm after it and one of `ops` operations more."""
     symbols = Symbols.of(library)
     warm = max(ops // 4, threads * PAIR_OF_BATCHES)
     few, many = (
-        counted_run(launcher, library, [str(program), *workload.command(threads, n)], symbols)
+        counted_run(launcher, library, [str(program), *workload.command(threads, n)], symbols, options)
         for n in (warm, warm + ops)
     )
     return many.less(few, ops)

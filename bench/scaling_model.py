@@ -20,10 +20,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Machine:
-    """Nanoseconds: of a read-modify-write on an own line, and of one for which the line comes from another core."""
+    """Nanoseconds of a read-modify-write for which the line comes from another core."""
 
     name: str
-    rmw_ns: float
     pass_ns: float
 
 
@@ -38,18 +37,13 @@ class Contention:
     per_cpu_known: float  # without sched_getcpu
     per_thread: float  # without a lock
 
-    @property
-    def rmw_ns(self) -> float:
-        """The lock: what the per-CPU counter costs more than the thread's own."""
-        return self.per_cpu_known - self.per_thread
-
     def machine(self, *, alone: bool = False) -> Machine:
         """If the figure is what one thread waits while all cores take turns, a turn is the share of one core of it.
 
         The paper does not say; `alone` reads it as the time between two increments of all threads together, which is
         the worst that it can mean.
         """
-        return Machine(self.name, self.rmw_ns, self.everybody if alone else self.everybody / self.cores)
+        return Machine(self.name, self.everybody if alone else self.everybody / self.cores)
 
 
 FIGURE_5 = [
