@@ -93,7 +93,7 @@ class Symbols:
         return self.symbols[-1][0] if self.symbols else 0
 
     def line(self, offset: int) -> str:
-        """What lies in the line of 64 bytes: all its variables, or the array that began before and the line's number."""
+        """What lies in the line of 64 bytes: all its variables, or the array that holds it and its number there."""
         start = offset - offset % LINE_BYTES
         addresses = [address for address, _ in self.symbols]
         first, end = bisect.bisect_left(addresses, start), bisect.bisect_left(addresses, start + LINE_BYTES)
