@@ -1,6 +1,6 @@
-// The depot: for each bin and shard (shards.h) bundles of magazines, for the whole process, in two lock-free stacks: one
-// for what was pushed since the last tick, one for what waits longer. A tick drains the latter, and the stacks change
-// roles: so what nobody needs goes, also from under what is used all the time.
+// The depot: for each bin and shard (shards.h) bundles of magazines, for the whole process, in two lock-free stacks:
+// one for what was pushed since the last tick, one for what waits longer. A tick drains the latter, and the stacks
+// change roles: so what nobody needs goes, also from under what is used all the time.
 //
 // Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks only small
 // objects are bounded, whose magazines would weigh much: a program that passes objects between threads has them either
