@@ -95,7 +95,7 @@ FOLIO_API bool folio_is_ours(const void *address);
 typedef struct folio_place {
   void *base;         /* start of the object that holds the address */
   size_t usable_size; /* its usable bytes, from base */
-  uint32_t bin;       /* its bin; 0 for a huge object */
+  uint32_t bin;       /* its bin; 0 for a large or huge object */
   bool taken;         /* false: the object is free (in no cache, not the program's) */
 } folio_place;
 
@@ -120,9 +120,9 @@ typedef struct folio_stats {
   size_t fragmented;      /* free, in folios that are partly taken (what may be resident) */
   size_t dirty;           /* free, resident and waiting to be purged (estimate) */
   size_t resident;        /* pages that may be resident, objects only, whole huge objects included (estimate) */
-  size_t huge_live;       /* part of live: in huge objects */
+  size_t huge_live;       /* part of live: in huge objects, above 8 MiB */
   size_t metadata;        /* metadata region in use */
-  size_t reserved;        /* address space reserved for chunks and huge objects */
+  size_t reserved;        /* address space reserved for chunks, large and huge objects */
   size_t chunks;          /* count: chunks opened */
   size_t threads;         /* count: threads that have a thread cache */
   uint64_t purged;        /* given back to the kernel since start */

@@ -14,6 +14,7 @@
 #include "folio/bin.h"
 #include "os/os.h"
 #include "space/huge.h"
+#include "space/large.h"
 
 #define FOLIO_TEXT_OF(x) #x
 #define FOLIO_TEXT(x) FOLIO_TEXT_OF(x)
@@ -113,10 +114,9 @@ void* folio_rezalloc(void* object, size_t old_size, size_t size) {
 bool folio_expand(void* object, size_t size) { return size <= PTRDIFF_MAX && expand(object, size, "folio_expand"); }
 
 size_t folio_good_size(size_t size) {
-  if (size <= kObjectMost) {
-    const BinInfo& info = info_of(bin_of(size));
-    return info.size - (info.has_offset ? kLargeOffsetMost : 0);
-  }
+  if (size <= kMediumMost) return info_of(bin_of(size)).size;
+  // Not so much that it would make a huge object.
+  if (size <= kLargeMost) return large_good_size(size) < kLargeMost ? large_good_size(size) : kLargeMost;
   return size > PTRDIFF_MAX ? 0 : round_up(size, os::page_bytes());
 }
 
@@ -134,6 +134,12 @@ bool folio_locate(const void* address, folio_place* place) {
     if (static_cast<const char*>(address) >= block->base + block->usable_bytes) return false;
     // Relaxed: a question about a moment.
     *place = {block->base, block->usable_bytes, 0, block->state.load(order::relaxed) == kHugeLive};
+    return true;
+  }
+  if (code == kCodeLarge) {
+    const LargePlace found = large_place(address);
+    if (!found.holds(address)) return false;
+    *place = {found.base, found.usable, 0, true};
     return true;
   }
   const Place found = place_of(address);

@@ -25,9 +25,7 @@ bool looks_wrong(BinId bin, Magazine* magazine) {
     any |= first | second | third;
     twice += (first == second) + (second == third);  // each 0 or -1
   }
-  // The offset of large objects is a multiple of 64.
-  const BinInfo& info = info_of(bin);
-  const auto unaligned = static_cast<uint32_t>(low_mask(info.has_offset ? 6 : info.natural_shift));
+  const auto unaligned = static_cast<uint32_t>(low_mask(info_of(bin).natural_shift));
   return (twice[0] | twice[2]) != 0 || ((any[0] | any[2]) & unaligned) != 0;
 }
 

@@ -208,7 +208,6 @@ void* take_one(BinId bin, bool* zero) {
 
 // For a bin that the thread does not cache: one object from the CPU cache, the depot or the folios.
 void* get_one(ThreadCache& c, BinId bin, bool* zero) {
-  if (!info_of(bin).cached()) return take_large(bin, zero);
   Magazine* magazine;
   void* object = cpu_cache_pop_one(bin, &magazine);
   if (magazine != nullptr) put_empty(c, magazine);
@@ -237,14 +236,12 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
 
 // The other way.
 void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
-  if (info_of(bin).cached()) {
-    if (cpu_cache_push_one(bin, object)) return;
-    if (Magazine* magazine = get_empty(c)) {
-      Slot* const top = magazine->format(kMagazineObjects) - 1;
-      *top = object;
-      magazine->park(top);
-      return hand_on(c, bin, magazine, function);
-    }
+  if (cpu_cache_push_one(bin, object)) return;
+  if (Magazine* magazine = get_empty(c)) {
+    Slot* const top = magazine->format(kMagazineObjects) - 1;
+    *top = object;
+    magazine->park(top);
+    return hand_on(c, bin, magazine, function);
   }
   give_objects(bin, &object, 1, function);
 }

@@ -7,7 +7,7 @@
 // Capacity: a bin starts with a few objects (larger ones: none), doubles each time it runs over or dry, and is halved
 // by a sweep that finds it unused, within a budget: what each thread may cache (option thread_cache), and what it
 // claims from a pool that all share (thread_cache_pool). A bin of capacity 0 is not cached: its objects come one by one
-// from the CPU cache and go there, or, if they are too large for that, from and to the folios.
+// from the CPU cache and go there.
 //
 // Rejected: a second, full magazine beside the one in use, so that mallocs and frees by turns do not reach the CPU
 // cache. Half of the one in use moves instead, where they turn: Larson's server 25 % faster, random lifetimes 20 %,
@@ -42,10 +42,11 @@ extern __thread ThreadState thread_state;
 extern Slot closed_slots[kMagazineSlots];
 inline bool closed(const Slot* top) { return top == closed_slots; }
 
-// The fast path's view of one top.
+// The fast path's view of one top, by its offset.
 struct CompiledTop {
   Slot** top;
-  FOLIO_INLINE explicit CompiledTop(unsigned code) : top(&thread_tops.top[code]) {}
+  FOLIO_INLINE explicit CompiledTop(unsigned offset)
+      : top(reinterpret_cast<Slot**>(reinterpret_cast<char*>(thread_tops.top) + offset)) {}
   FOLIO_INLINE Slot* load() const { return *top; }
   FOLIO_INLINE void step_up() const { ++*top; }
   FOLIO_INLINE void step_down() const {

@@ -4,13 +4,11 @@
 // Sizes, and why they are so:
 //   8, then 16 to 128 by 16       every object of 16 bytes and more is 16-byte aligned
 //   160 to 512                    steps of at most 25 %
-//   576 to 16448                  odd multiples of 64 bytes: neighbours in a page-strided array fall into different
+//   576 to 32832                  odd multiples of 64 bytes: neighbours in a page-strided array fall into different
 //                                 cache sets [SuperMalloc §4]; one bin just above each power of two, which programs
 //                                 like to ask for; steps of at most 23 %
-//   1024, 2048, ... 16384         for aligned requests only
-//   24 KiB to 900 KiB             large: a nominal size plus one page, in which the object starts at an offset of up to
-//                                 63 cache lines that is a hash of its slot's address [SuperMalloc §5]
-//   32 KiB, ... 1 MiB             large and aligned: no offset
+//   1024, 2048, ... 32768         for aligned requests only
+// What is larger has no bin: space/large.h.
 #pragma once
 
 #include <stddef.h>
@@ -33,14 +31,11 @@ constexpr BinId bin_id(unsigned i) { return static_cast<BinId>(i); }
 namespace sizes {
 
 inline constexpr uint32_t kSmallAndMedium[] = {
-    8,    16,   32,   48,   64,   80,   96,   112,  128,  160,  192,  224,   256,   320,
-    384,  448,  512,  576,  704,  832,  960,  1088, 1216, 1344, 1472, 1728,  1856,  2112,
-    2368, 2752, 3008, 3392, 3776, 4160, 4672, 5696, 6848, 8256, 9536, 11456, 13504, 16448,
+    8,    16,   32,   48,   64,   80,   96,   112,   128,   160,   192,   224,   256,   320,   384,  448,
+    512,  576,  704,  832,  960,  1088, 1216, 1344,  1472,  1728,  1856,  2112,  2368,  2752,  3008, 3392,
+    3776, 4160, 4672, 5696, 6848, 8256, 9536, 11456, 13504, 16448, 20544, 24640, 28736, 32832,
 };
-inline constexpr uint32_t kAligned[] = {1024, 2048, 4096, 8192, 16384};
-inline constexpr uint32_t kLargeNominalKiB[] = {20,  24,  28,  32,  40,  48,  56,  64,  80,  96,  112, 128,
-                                                160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896};
-inline constexpr uint32_t kLargeAlignedKiB[] = {32, 64, 128, 256, 512, 1024};
+inline constexpr uint32_t kAligned[] = {1024, 2048, 4096, 8192, 16384, 32768};
 
 template <class T, unsigned n>
 constexpr unsigned count(const T (&)[n]) {
@@ -50,22 +45,20 @@ constexpr unsigned count(const T (&)[n]) {
 }  // namespace sizes
 
 inline constexpr unsigned kFirstAligned = 1 + sizes::count(sizes::kSmallAndMedium);
-inline constexpr unsigned kFirstLarge = kFirstAligned + sizes::count(sizes::kAligned);
-inline constexpr unsigned kFirstLargeAligned = kFirstLarge + sizes::count(sizes::kLargeNominalKiB);
 // bins are 1 .. kBins - 1
-inline constexpr unsigned kBins = kFirstLargeAligned + sizes::count(sizes::kLargeAlignedKiB);
+inline constexpr unsigned kBins = kFirstAligned + sizes::count(sizes::kAligned);
 
 // What a chunk-table byte can say besides a bin.
-inline constexpr unsigned kCodeHugeStart = kBins;
-inline constexpr unsigned kCodeHugeInside = kBins + 1;
-inline constexpr unsigned kCodes = kBins + 2;
+inline constexpr unsigned kCodeLarge = kBins;
+inline constexpr unsigned kCodeHugeStart = kBins + 1;
+inline constexpr unsigned kCodeHugeInside = kBins + 2;
+inline constexpr unsigned kCodes = kBins + 3;
+inline constexpr unsigned kTopBytes = sizeof(void*);  // of a thread's top, of which there is one for each code
 
-inline constexpr size_t kSmallTableMost = 1024;                                   // one byte of table a size
-inline constexpr size_t kMediumMost = sizes::kSmallAndMedium[kFirstAligned - 2];  // 16448
-inline constexpr size_t kLargeOffsetMost = size_t{63} * 64;                       // the cache-line offset
-inline constexpr size_t kObjectMost = size_t{1} << 20;                            // above it, huge
+inline constexpr size_t kSmallTableMost = 1024;                                   // an entry of the table for each
+inline constexpr size_t kMediumMost = sizes::kSmallAndMedium[kFirstAligned - 2];  // 32832; above it, large
 
-// Division of an offset in a chunk by the object size: one multiplication, one shift. With x < 2^21 and d <= 2^20,
+// Division of an offset in a chunk by the object size: one multiplication, one shift. With x < 2^21 and d < 2^21,
 // m = ceil(2^42 / d) has x * (m * d - 2^42) < 2^42, which makes the quotient exact [SuperMalloc §7].
 inline constexpr unsigned kDivisionShift = 42;
 
@@ -76,19 +69,16 @@ struct BinInfo {
   uint64_t last_valid;    // which bits of the chunk's last occupancy word stand for objects
   uint16_t folios;        // in a chunk
   uint8_t natural_shift;  // objects are aligned to 2^this by their size alone; at most 21
-  uint8_t magazine_most;  // the most objects a thread's magazine holds; 0: threads do not cache this bin
-  bool has_offset;        // objects start at a hashed cache line of the slot's first page
+  uint8_t magazine_most;  // the most objects a magazine holds
   bool tracks_objects;    // residency is known for each object, not for each purge unit
-
-  constexpr bool cached() const { return magazine_most >= 2; }  // whether magazines hold its objects
 };
 
 inline constexpr unsigned kMagazineObjects = 62;
-inline constexpr uint32_t kMagazineBytesMost = 64 * 1024;  // of objects in one magazine
+inline constexpr uint32_t kMagazineBytesMost = 66 * 1024;  // of objects in one magazine
 
 namespace sizes {
 
-constexpr BinInfo make_info(uint32_t size, bool has_offset) {
+constexpr BinInfo make_info(uint32_t size) {
   BinInfo info{};
   info.size = size;
   info.objects = static_cast<uint32_t>(kChunkBytes / size);
@@ -99,31 +89,24 @@ constexpr BinInfo make_info(uint32_t size, bool has_offset) {
   info.natural_shift = static_cast<uint8_t>(lowest_bit(size));
   const uint32_t fit = kMagazineBytesMost / size;
   info.magazine_most = static_cast<uint8_t>(fit < kMagazineObjects ? fit : kMagazineObjects);
-  info.has_offset = has_offset;
   info.tracks_objects = size >= kPageBytesLeast;
   return info;
 }
 
 struct Tables {
   BinInfo info[kCodes]{};                      // by chunk-table code: those that are no bin have size 0
-  uint8_t small_bin[kSmallTableMost + 1]{};    // by size
+  uint16_t small_top[kSmallTableMost + 1]{};   // by size: the bin's top, as an offset among a thread's tops
   uint8_t medium_bin[kMediumMost / 64 + 1]{};  // by (size + 63) / 64
 };
 
 constexpr Tables make_tables() {
   Tables t;
-  for (unsigned i = 0; i < count(kSmallAndMedium); ++i) t.info[1 + i] = make_info(kSmallAndMedium[i], false);
-  for (unsigned i = 0; i < count(kAligned); ++i) t.info[kFirstAligned + i] = make_info(kAligned[i], false);
-  for (unsigned i = 0; i < count(kLargeNominalKiB); ++i) {
-    t.info[kFirstLarge + i] = make_info(kLargeNominalKiB[i] * 1024 + 4096, true);
-  }
-  for (unsigned i = 0; i < count(kLargeAlignedKiB); ++i) {
-    t.info[kFirstLargeAligned + i] = make_info(kLargeAlignedKiB[i] * 1024, false);
-  }
+  for (unsigned i = 0; i < count(kSmallAndMedium); ++i) t.info[1 + i] = make_info(kSmallAndMedium[i]);
+  for (unsigned i = 0; i < count(kAligned); ++i) t.info[kFirstAligned + i] = make_info(kAligned[i]);
   unsigned bin = 1;
   for (size_t size = 0; size <= kSmallTableMost; ++size) {
     if (size > t.info[bin].size) ++bin;
-    t.small_bin[size] = static_cast<uint8_t>(bin);
+    t.small_top[size] = static_cast<uint16_t>(bin * kTopBytes);
   }
   bin = 1;
   for (size_t lines = 0; lines <= kMediumMost / 64; ++lines) {
@@ -138,37 +121,26 @@ constexpr Tables make_tables() {
 inline constexpr sizes::Tables kSizes = sizes::make_tables();
 constexpr const BinInfo& info_of(BinId bin) { return kSizes.info[index(bin)]; }
 
-// The bin that serves a size of kMediumMost + 1 to kObjectMost; the slot has room for the offset.
-constexpr BinId large_bin(size_t size) {
-  for (unsigned i = kFirstLarge; i < kFirstLargeAligned; ++i) {
-    if (size + kLargeOffsetMost <= kSizes.info[i].size) return bin_id(i);
-  }
-  return bin_id(kBins - 1);
-}
-
-// The bin that serves a size of at most kObjectMost.
+// The bin that serves a size of at most kMediumMost.
 constexpr BinId bin_of(size_t size) {
-  if (size <= kSmallTableMost) return bin_id(kSizes.small_bin[size]);
-  if (size <= kMediumMost) return bin_id(kSizes.medium_bin[(size + 63) / 64]);
-  return large_bin(size);
+  return bin_id(size <= kSmallTableMost ? kSizes.small_top[size] / kTopBytes : kSizes.medium_bin[(size + 63) / 64]);
 }
 
-// The smallest bin whose objects have at least `size` bytes and are aligned to `alignment` (a power of two, at most
-// kObjectMost) by their size; the offset of large objects keeps no more than 64. kNone if there is none.
+// The smallest bin whose objects have at least `size` bytes and are aligned to `alignment` (a power of two) by their
+// size. kNone if there is none.
 constexpr BinId aligned_bin(size_t alignment, size_t size) {
-  if (size > kObjectMost) return BinId::kNone;
+  if (size > kMediumMost) return BinId::kNone;
   const unsigned shift = lowest_bit(alignment);
   BinId best = BinId::kNone;
   for (unsigned i = index(bin_of(size)); i < kBins; ++i) {
     const BinInfo& info = kSizes.info[i];
-    const bool fits = info.has_offset ? shift <= 6 && info.size >= size + kLargeOffsetMost
-                                      : info.natural_shift >= shift && info.size >= size;
+    const bool fits = info.natural_shift >= shift && info.size >= size;
     if (fits && (best == BinId::kNone || info.size < info_of(best).size)) best = bin_id(i);
   }
   return best;
 }
 
 static_assert(kCodes <= 128, "chunk-table codes must leave room");
-static_assert(kSizes.info[1].size == 8 && kSizes.info[kBins - 1].size == kObjectMost);
+static_assert(kSizes.info[1].size == 8 && kSizes.info[kBins - 1].size == 32768);
 
 }  // namespace folio

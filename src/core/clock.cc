@@ -10,6 +10,7 @@
 #include "folio/purge.h"
 #include "os/os.h"
 #include "space/huge.h"
+#include "space/large.h"
 #include "space/pages.h"
 
 namespace folio {
@@ -37,8 +38,14 @@ uint64_t period_ms() {
 
 size_t purge_everything(PurgeWhich which, size_t most_bytes) {
   size_t purged = purge_bins(which, most_bytes);
+  if (purged < most_bytes) purged += large_purge(which == PurgeWhich::kAll, most_bytes - purged);
   if (purged < most_bytes) purged += huge_purge(which == PurgeWhich::kAll, most_bytes - purged);
   return purged;
+}
+
+void age_everything() {
+  age_bins();
+  large_age();
 }
 
 // Returns whether it did anything. `most_bytes` bounds the time that it takes.
@@ -49,7 +56,8 @@ bool tick(size_t most_bytes) {
     return true;
   }
   const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
-  age_bins();
+  age_everything();
+  forget_recent_live();
   return purged != 0 || drained != 0;
 }
 
@@ -105,12 +113,13 @@ FOLIO_NOINLINE void keep_bound() {
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
-  const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
+  const size_t wanted = excess + kExcessSlack < step ? excess + kExcessSlack : step;
+  const size_t most = options.decay == 0 ? excess : wanted;  // without decay, all of it by the call that frees
   const size_t aged = purge_everything(PurgeWhich::kAged, most);
   if (aged >= most) return;
   // A second chance: what is dirty now goes next time, unless it is used until then. Rejected: to purge anything at
   // once, by which a program with 64 buffers of up to 1 MiB touched new pages at every turn.
-  age_bins();
+  age_everything();
   if (excess > kExcessMost || options.decay == 0) purge_everything(PurgeWhich::kAll, most - aged);
 }
 
@@ -138,6 +147,11 @@ void clock_after_slow_call(SlowCall call) {
   // also where mallocs and frees take turns.
   const ThreadCache* cache = thread_state.cache;
   if (cache != nullptr && cache->activity.load(order::relaxed) % 16 >= 2) return;  // relaxed: the thread's own
+  look_at_time(call);
+}
+
+void clock_after_large_call(SlowCall call) {
+  if (dirty_over_floor()) keep_bound();
   look_at_time(call);
 }
 

@@ -20,6 +20,8 @@ inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 // C library while it holds the lock that starting a thread takes.
 enum class SlowCall { kMalloc, kFree };
 void clock_after_slow_call(SlowCall call);
+// The same after a call that no thread cache counts: of a large or a huge object.
+void clock_after_large_call(SlowCall call);
 
 // Everything that can go now. Returns bytes given back.
 size_t clock_collect(const char* function);

@@ -1,6 +1,6 @@
 // release_slow -> thread_cache_overflow (CPU cache, depot, folios)
 //              -> give_objects, for a thread without a cache
-//              -> huge_free
+//              -> large_free, huge_free
 //              -> a report, for what is not the start of a live object
 #include "core/free.h"
 
@@ -9,6 +9,7 @@
 #include "folio/bin.h"
 #include "os/report.h"
 #include "space/huge.h"
+#include "space/large.h"
 
 namespace folio {
 
@@ -29,6 +30,22 @@ void report_huge(const void* object, const HugeBlock& block, const char* functio
   line << "not the start of an object: inside a huge object of " << static_cast<uint64_t>(block.usable_bytes)
        << " bytes at " << static_cast<const void*>(block.base);
   report_misuse(line, "invalid-free");
+}
+
+void report_large(const void* object, const char* function) {
+  const LargePlace place = large_place(object);
+  Text line = misuse_line(function, object);
+  if (place.field == nullptr) {
+    line << "descriptor of chunk " << static_cast<const void*>(chunk_start(object)) << " is damaged";
+    return report_misuse(line, "damaged-descriptor");
+  }
+  if (place.holds(object)) {
+    line << "not the start of an object: inside a large object of " << static_cast<uint64_t>(place.usable)
+         << " bytes at " << static_cast<const void*>(place.base);
+    return report_misuse(line, "invalid-free");
+  }
+  line << "no large object is there: freed before, or never returned";
+  report_misuse(line, "double-free");
 }
 
 bool is_huge(unsigned code) { return code == kCodeHugeStart || code == kCodeHugeInside; }
@@ -60,7 +77,13 @@ void release_slow(void* object, const char* function) {
   if (code == kCodeNone) return report_foreign(object, function);
   if (is_huge(code)) {
     release_huge(object, function);
-  } else if (*thread_tops.top[code] == object) {
+    return clock_after_large_call(SlowCall::kFree);
+  }
+  if (code == kCodeLarge) {
+    if (!large_free(object)) return report_large(object, function);
+    return clock_after_large_call(SlowCall::kFree);
+  }
+  if (*thread_tops.top[code] == object) {
     return report_double_free(function, object, bin_id(code));
   } else if (ThreadCache* cache = thread_cache()) {
     thread_cache_overflow(cache, bin_id(code), object, function);
@@ -80,6 +103,15 @@ bool find_extent(const void* object, const char* function, Extent* extent) {
     const HugeBlock* block = find_huge(object, function);
     if (block == nullptr) return false;
     *extent = {block->usable_bytes, code};
+    return true;
+  }
+  if (code == kCodeLarge) {
+    const LargePlace place = large_place(object);
+    if (!place.starts(object)) {
+      report_large(object, function);
+      return false;
+    }
+    *extent = {place.usable, code};
     return true;
   }
   const Place place = place_of(object);
@@ -103,7 +135,7 @@ void release_sized_slow(void* object, size_t size, const char* function) {
     Text line = misuse_line(function, object);
     line << "size " << static_cast<uint64_t>(size) << " given, but the object has "
          << static_cast<uint64_t>(extent.usable_bytes) << " usable bytes";
-    if (!is_huge(extent.code)) line << " (bin " << static_cast<uint64_t>(extent.code) << ")";
+    if (extent.code < kBins) line << " (bin " << static_cast<uint64_t>(extent.code) << ")";
     return report_misuse(line, "wrong-size");
   }
   release(object, function);

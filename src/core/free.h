@@ -1,7 +1,7 @@
 // The open fast path of free. It fits one screen:
 //
 //   release(object)
-//     load the chunk's code; load that bin's top
+//     load the chunk's entry, which leads to its bin's top; load that
 //     *top == object     the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
 //     top's low 9 bits are 0     the magazine is full, or closed: foreign, huge, first use
 //       either: release_slow: free.cc
@@ -23,7 +23,7 @@ namespace folio {
 FOLIO_NOINLINE void release_slow(void* object, const char* function);
 
 FOLIO_INLINE void release(void* object, const char* function) {
-  const Top top(chunk_code_unchecked(object));
+  const Top top(top_offset_at(object));
   Slot* const at = top.load();
   if (__builtin_expect(*at == object, false)) return release_slow(object, function);
   if (__builtin_expect(reinterpret_cast<uintptr_t>(at) % kMagazineBytes == 0, false))
@@ -38,9 +38,9 @@ FOLIO_INLINE void release(void* object, const char* function) {
 void release_sized_slow(void* object, size_t size, const char* function);
 
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
-  const unsigned code = chunk_code_unchecked(object);
+  const unsigned top = top_offset_at(object);
   // A code that is no bin has size 0 here.
-  const bool fits = size <= kSmallTableMost ? kSizes.small_bin[size] == code : size <= kSizes.info[code].size;
+  const bool fits = size <= kSmallTableMost ? kSizes.small_top[size] == top : size <= kSizes.info[top / kTopBytes].size;
   if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
   release(object, function);
 }

@@ -1,7 +1,8 @@
 // allocate_medium -> pop_object, or
 // allocate_slow   -> allocate_in_bin -> thread_cache_refill (CPU cache, depot, folios)
 //                                    -> larger bins that have room, when there is no address space for a chunk
-//                 -> huge_alloc, above 1 MiB
+//                 -> large_alloc, above 32 KiB
+//                 -> huge_alloc, above 8 MiB
 #include "core/malloc.h"
 
 #include <errno.h>
@@ -10,6 +11,8 @@
 #include "core/lifecycle.h"
 #include "folio/bin.h"
 #include "space/huge.h"
+#include "space/large.h"
+#include "space/pages.h"
 
 namespace folio {
 
@@ -24,8 +27,7 @@ void* out_of_memory() {
 void* allocate_in_larger_bin(BinId bin) {
   for (unsigned i = index(bin) + 1; i < kBins; ++i) {
     void* object = nullptr;
-    if (info_of(bin_id(i)).size >= info_of(bin).size + (info_of(bin_id(i)).has_offset ? kLargeOffsetMost : 0) &&
-        take_objects_in_open_chunks(bin_id(i), &object, 1) == 1) {
+    if (info_of(bin_id(i)).size >= info_of(bin).size && take_objects_in_open_chunks(bin_id(i), &object, 1) == 1) {
       return object;
     }
   }
@@ -36,9 +38,18 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (size > PTRDIFF_MAX) return out_of_memory();
   HugeBlock* block = huge_alloc(size, alignment);
   if (block == nullptr) return out_of_memory();
-  if (zeroed) __builtin_memset(block->base, 0, size < block->touched_bytes ? size : block->touched_bytes);
-  clock_after_slow_call(SlowCall::kMalloc);
+  if (zeroed) zero_pages(block->base, size < block->touched_bytes ? size : block->touched_bytes);
+  clock_after_large_call(SlowCall::kMalloc);
   return block->base;
+}
+
+// More than a bin serves, in size or alignment.
+void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
+  if (size > kLargeMost || alignment > kChunkBytes) return allocate_huge(size, alignment, zeroed);
+  void* object = large_alloc(size, alignment, zeroed);
+  if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
+  clock_after_large_call(SlowCall::kMalloc);
+  return object == nullptr ? out_of_memory() : object;
 }
 
 }  // namespace
@@ -60,18 +71,15 @@ void* allocate_in_bin(BinId bin, bool* zero) {
 
 void* allocate_medium(size_t size) {
   if (size > kMediumMost) return allocate_slow(size);
-  void* object = pop_object(kSizes.medium_bin[(size + 63) / 64]);
+  void* object = pop_object(kSizes.medium_bin[(size + 63) / 64] * kTopBytes);
   return object != nullptr ? object : allocate_slow(size);
 }
 
 void* allocate_slow(size_t size) {
   start();
-  if (size > kObjectMost) return allocate_huge(size, 1, false);
-  const BinId bin = bin_of(size);
-  // Large bins may have a magazine too; the fast path does not look there.
-  if (void* object = pop_object(index(bin))) return object;
+  if (size > kMediumMost) return allocate_beyond_bins(size, 1, false);
   bool zero;
-  return allocate_in_bin(bin, &zero);
+  return allocate_in_bin(bin_of(size), &zero);
 }
 
 void* allocate_zeroed(size_t size) {
@@ -80,21 +88,16 @@ void* allocate_zeroed(size_t size) {
     return object == nullptr ? nullptr : __builtin_memset(object, 0, size);
   }
   start();
-  if (size > kObjectMost) return allocate_huge(size, 1, true);
-  const BinId bin = bin_of(size);
-  bool zero = false;
-  void* object = pop_object(index(bin));
-  if (object == nullptr) object = allocate_in_bin(bin, &zero);
-  return object == nullptr || zero ? object : __builtin_memset(object, 0, size);
+  return allocate_beyond_bins(size, 1, true);
 }
 
 void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
   if (alignment <= 8 || (alignment == 16 && size >= 16)) return zeroed ? allocate_zeroed(size) : allocate(size);
   start();
-  const BinId bin = alignment <= kObjectMost ? aligned_bin(alignment, size) : BinId::kNone;
-  if (bin == BinId::kNone) return allocate_huge(size, alignment, zeroed);
+  const BinId bin = aligned_bin(alignment, size);
+  if (bin == BinId::kNone) return allocate_beyond_bins(size, alignment, zeroed);
   bool zero = false;
-  void* object = pop_object(index(bin));
+  void* object = pop_object(index(bin) * kTopBytes);
   if (object == nullptr) object = allocate_in_bin(bin, &zero);
   // An object of a larger bin, where memory is short, may not be aligned.
   if (object != nullptr && reinterpret_cast<uintptr_t>(object) % alignment != 0) {

@@ -1,7 +1,7 @@
 // The open fast path of malloc. It fits one screen:
 //
 //   allocate(size)
-//     size <= 1024       bin from a table by size; load the bin's top, load *top; not null: step top, done     11
+//     size <= 1024       the bin's top from a table by size; load it, load *top; not null: step top, done     11
 //                        instructions
 //     size <= 16448      allocate_medium: the same by a second table
 //     else, or *top is null (empty, or closed: not set up)      allocate_slow: malloc.cc
@@ -28,8 +28,8 @@ void* allocate_in_bin(BinId bin, bool* zero);
 void* allocate_zeroed(size_t size);
 void* allocate_aligned(size_t alignment, size_t size, bool zeroed);
 
-FOLIO_INLINE void* pop_object(unsigned bin) {
-  const Top top(bin);
+FOLIO_INLINE void* pop_object(unsigned top_offset) {
+  const Top top(top_offset);
   void* object = *top.load();
   if (__builtin_expect(object == nullptr, false)) return nullptr;
   top.step_up();
@@ -38,7 +38,7 @@ FOLIO_INLINE void* pop_object(unsigned bin) {
 
 FOLIO_INLINE void* allocate(size_t size) {
   if (__builtin_expect(size > kSmallTableMost, false)) return allocate_medium(size);
-  void* object = pop_object(kSizes.small_bin[size]);
+  void* object = pop_object(kSizes.small_top[size]);
   if (__builtin_expect(object == nullptr, false)) return allocate_slow(size);
   return object;
 }

@@ -1,4 +1,4 @@
-// reallocate -> expand (same slot, same huge block)
+// reallocate -> expand (same slot, same huge block, free neighbours of a large object)
 //            -> huge_move (pages, not bytes)
 //            -> allocate, copy, release
 #include "core/realloc.h"
@@ -9,6 +9,7 @@
 #include "core/free.h"
 #include "core/malloc.h"
 #include "space/huge.h"
+#include "space/large.h"
 
 namespace folio {
 
@@ -16,8 +17,11 @@ namespace {
 
 bool is_huge(unsigned code) { return code == kCodeHugeStart; }
 
+bool is_large(size_t size) { return size > kMediumMost && size <= kLargeMost; }
+
 bool resize_in_place(void* object, const Extent& extent, size_t size) {
-  if (is_huge(extent.code)) return size > kObjectMost && huge_resize(huge_at(object), size);
+  if (is_huge(extent.code)) return size > kLargeMost && huge_resize(huge_at(object), size);
+  if (extent.code == kCodeLarge && is_large(size)) return large_resize(object, size);
   // A shrunk object stays while it fills half of its slot; below that another bin saves memory.
   return size <= extent.usable_bytes && (size >= extent.usable_bytes / 2 || extent.usable_bytes <= 64);
 }
@@ -28,6 +32,7 @@ bool expand(void* object, size_t size, const char* function) {
   Extent extent;
   if (object == nullptr || !find_extent(object, function, &extent)) return false;
   if (size <= extent.usable_bytes) return true;
+  if (extent.code == kCodeLarge) return is_large(size) && large_resize(object, size);
   return is_huge(extent.code) && huge_resize(huge_at(object), size);
 }
 

@@ -9,6 +9,7 @@
 #include "folio/bin.h"
 #include "space/chunk_table.h"
 #include "space/huge.h"
+#include "space/large.h"
 #include "space/pages.h"
 
 namespace folio {
@@ -61,7 +62,6 @@ const Layout folio_layout = {
     .bin_info_size_offset = offsetof(BinInfo, size),
     .bin_info_objects_offset = offsetof(BinInfo, objects),
     .bin_info_folios_offset = offsetof(BinInfo, folios),
-    .bin_info_has_offset_offset = offsetof(BinInfo, has_offset),
     .bin_info_tracks_objects_offset = offsetof(BinInfo, tracks_objects),
     .magazine_link_offset = kMagazineBytes - 2 * sizeof(uint64_t),
     .stack_tag_bits = MagazineStack::kTagBits,
@@ -69,6 +69,16 @@ const Layout folio_layout = {
     .dirty_offset = offsetof(PageCounts, dirty),
     .purged_offset = offsetof(PageCounts, purged),
     .purge_calls_offset = offsetof(PageCounts, purge_calls),
+    .code_large = kCodeLarge,
+    .granule_shift = kGranuleShift,
+    .fields = &fields,
+    .chunk_entry_bytes = sizeof chunk_table[0],
+    .chunk_entry_step = kTopBytes,
+    .field_bytes = sizeof(Field),
+    .field_base_offset = offsetof(Field, base),
+    .field_next_offset = offsetof(Field, next),
+    .field_granules_offset = offsetof(Field, granules),
+    .depot_shards = kShardsMost,
 };
 }
 

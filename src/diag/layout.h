@@ -6,7 +6,7 @@
 
 namespace folio {
 
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 
 struct Layout {
   char magic[8];     // "FolioLay"
@@ -23,9 +23,14 @@ struct Layout {
   uint32_t magazine_bytes, magazine_header_offset;
   uint32_t thread_cache_bytes, thread_cache_next_offset, thread_cache_tops_offset;
   uint32_t cpu_cache_count, cpu_cache_lists_offset, cpu_list_bytes, cpu_list_objects_offset, depot_bin_bytes;
-  uint32_t bin_info_size_offset, bin_info_objects_offset, bin_info_folios_offset, bin_info_has_offset_offset;
+  uint32_t bin_info_size_offset, bin_info_objects_offset, bin_info_folios_offset;
   uint32_t bin_info_tracks_objects_offset, magazine_link_offset, stack_tag_bits;
   uint32_t resident_offset, dirty_offset, purged_offset, purge_calls_offset;
+  uint32_t code_large, granule_shift;
+  const void *fields;
+  uint32_t chunk_entry_bytes, chunk_entry_step;
+  uint32_t field_bytes, field_base_offset, field_next_offset, field_granules_offset;
+  uint32_t depot_shards;
 };
 
 }  // namespace folio

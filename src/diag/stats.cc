@@ -7,6 +7,7 @@
 #include "folio/bin.h"
 #include "os/os.h"
 #include "space/huge.h"
+#include "space/large.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
@@ -59,6 +60,9 @@ Totals totals() {
     const uint64_t held = s.taken * size + s.dirty;
     if (s.resident > held) t.fragmented += s.resident - held;
   }
+  const LargeStats large = large_stats();
+  t.live += large.taken;
+  t.dirty += large.dirty;
   t.huge_live = huge_live_bytes();
   t.live += t.huge_live;
   const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
@@ -66,7 +70,7 @@ Totals totals() {
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
   if (dirty > static_cast<int64_t>(t.dirty)) t.dirty = static_cast<uint64_t>(dirty);
   t.metadata = metadata_bytes();
-  t.reserved = region_bytes() + huge_reserved_bytes();
+  t.reserved = region_bytes() + large.reserved + huge_reserved_bytes();
   t.chunks = region_chunks();
   t.threads = thread_count();
   t.purged = page_counts.purged.load(order::relaxed);            // relaxed: a statistic
@@ -123,7 +127,7 @@ void write_text(Write* write, void* context) {
   put_line(text, "dirty       ", t.dirty, "free and waiting to be purged");
   put_line(text, "metadata    ", t.metadata, "Folio's own");
   put_line(text, "process RSS ", os::resident_bytes(), "all of it, also what is not Folio's");
-  put_line(text, "reserved    ", t.reserved, "address space for chunks and huge objects");
+  put_line(text, "reserved    ", t.reserved, "address space for chunks, large and huge objects");
   flush(text, write, context);
   text << "  " << t.chunks << " chunks, " << t.threads << " threads; " << (t.purged >> 10) << " KiB purged in "
        << t.purge_calls << " calls; " << t.busy_sections << " busy CPU-cache sections\n";
@@ -152,7 +156,9 @@ void write_json(Write* write, void* context) {
     first = false;
     flush(text, write, context);
   }
-  text << "]}\n";
+  const LargeStats large = large_stats();
+  text << "],\"large\":{\"objects\":" << large.objects << ",\"taken\":" << large.taken
+       << ",\"resident\":" << large.resident << ",\"dirty\":" << large.dirty << "}}\n";
   flush(text, write, context);
 }
 

@@ -45,7 +45,7 @@ uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine) {
     resident.fetch_or(fresh, order::relaxed);  // relaxed: see above
     count_resident(bytes_of(popcount(fresh), d.info()));
   }
-  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()), !d.info().cached());
+  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()));
   Word& aged = d.aged(folio);
   if ((aged.load(order::relaxed) & mine) != 0) aged.fetch_and(~mine, order::relaxed);  // relaxed: see above
   return fresh;
@@ -61,13 +61,13 @@ void note_taken_unit(Descriptor& d, unsigned folio) {
   const bool was_resident = (resident.load(order::relaxed) & bit) != 0 ||
                             (resident.fetch_or(bit, order::relaxed) & bit) != 0;  // relaxed: see above
   if (was_resident) {
-    count_dirty(-bytes_of(kFolioObjects, info), false);
+    count_dirty(-bytes_of(kFolioObjects, info));
   } else {
     const unsigned first = unit << shift, rest = info.folios - first;
     const unsigned folios = rest < (1u << shift) ? rest : 1u << shift;
     count_resident(bytes_of(folios * kFolioObjects, info));
     // Its neighbours are free and resident.
-    if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info), false);
+    if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));
   }
   Word& aged = d.aged(unit / 64);
   if ((aged.load(order::relaxed) & bit) != 0) aged.fetch_and(~bit, order::relaxed);  // relaxed: see above
@@ -232,19 +232,6 @@ void mend_next_chunks(BinId bin) {
 
 }  // namespace
 
-void* take_large(BinId bin, bool* zero) {
-  constexpr unsigned kNeighbours = 4;  // bins for each doubling of the size
-  void* object = nullptr;
-  for (unsigned i = index(bin); i <= index(bin) + kNeighbours && (i == index(bin) || i < kFirstLargeAligned); ++i) {
-    // [blocks] acquire: pairs with block_for.
-    if (take_resident(bins[i].blocks.load(order::acquire), &object, 1) != 0) {
-      *zero = false;
-      return object;
-    }
-  }
-  return take_objects(bin, &object, 1, zero) != 0 ? object : nullptr;
-}
-
 unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
   for (;;) {
     unsigned got = take_objects_in_open_chunks(bin, objects, want, zero);
@@ -274,7 +261,7 @@ namespace {
 void note_given(Descriptor& d, const Cleared& cleared) {
   if (cleared.bits == 0) return;
   if (d.info().tracks_objects) {
-    count_dirty(bytes_of(popcount(cleared.bits), d.info()), !d.info().cached());
+    count_dirty(bytes_of(popcount(cleared.bits), d.info()));
   } else if (cleared.left == 0) {
     count_dirty(bytes_of(kFolioObjects, d.info()), false);
   } else {

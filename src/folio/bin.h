@@ -42,10 +42,6 @@ void visit_chunks(BinId bin, Visit&& visit) {
 // when there is no memory. *zero, where given, says whether the first one's pages are known to read as zero.
 unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 
-// One object for a bin that no magazine holds: of this bin, or of one of up to twice its size that has free memory
-// which is resident while this one has not, so that nothing is touched anew. Null if there is no memory.
-void* take_large(BinId bin, bool* zero);
-
 // The same as take_objects without opening a chunk.
 unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 

@@ -68,16 +68,7 @@ inline size_t Descriptor::bytes_for(BinId bin) {
   return sizeof(Descriptor) + words * sizeof(Word);
 }
 
-// Where in its slot an object starts: a multiple of 64 below 4096, a hash of the slot's address, never stored.
-inline size_t object_offset(const BinInfo& info, const char* slot) {
-  if (!info.has_offset) return 0;
-  return ((reinterpret_cast<uintptr_t>(slot) >> 12) * 0x9e3779b97f4a7c15u >> 58) * 64;
-}
-
-inline char* object_at(const Descriptor& d, unsigned object) {
-  char* slot = d.slot(object);
-  return slot + object_offset(d.info(), slot);
-}
+inline char* object_at(const Descriptor& d, unsigned object) { return d.slot(object); }
 
 // The number in its chunk of the slot that holds `address`. At least info.objects for the chunk's unused tail.
 inline unsigned object_number(const BinInfo& info, const void* address) {

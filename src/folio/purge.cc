@@ -72,7 +72,7 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
     return 0;
   }
   count_resident(-static_cast<int64_t>(folios * folio_bytes));
-  count_dirty(-static_cast<int64_t>(folios * folio_bytes), false);
+  count_dirty(-static_cast<int64_t>(folios * folio_bytes));
   return bytes;
 }
 
@@ -154,7 +154,7 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which) {
     resident.fetch_and(~were_resident, order::relaxed);  // relaxed: the claim is held
     const int64_t bytes = int64_t{popcount(were_resident)} * d.info().size;
     count_resident(-bytes);
-    count_dirty(-bytes, !d.info().cached());
+    count_dirty(-bytes);
   }
   d.aged(folio).fetch_and(~mine, order::relaxed);  // relaxed: a mark only
   clear_bits(d, folio, mine);

@@ -26,6 +26,4 @@ size_t purge_bins(PurgeWhich which, size_t most_bytes);
 // Marks everything that is free and resident as aged. Cheap: no system call.
 void age_bins();
 
-inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
-
 }  // namespace folio

@@ -91,6 +91,10 @@ bool purge(void* address, size_t bytes) {
   return !failed(call(SYS_madvise, address, bytes, MADV_DONTNEED));
 }
 
+bool residency(const void* address, size_t bytes, unsigned char* pages) {
+  return !failed(call(SYS_mincore, address, bytes, pages));
+}
+
 namespace {
 
 bool move_range(char* from, char* to, size_t bytes) {
@@ -98,19 +102,18 @@ bool move_range(char* from, char* to, size_t bytes) {
   if (failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to))) return false;
   // qemu-user does so too, but takes `from` for unmapped: it ignores purges of it without a word, and faults where
   // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again.
-  unsigned char residency;
-  if (call(SYS_mincore, from, page_bytes(), &residency) == -ENOMEM && map(bytes, from) != nullptr) {
+  unsigned char page;
+  if (call(SYS_mincore, from, page_bytes(), &page) == -ENOMEM && map(bytes, from) != nullptr) {
     refuse_huge_pages(from, bytes);
   }
   return true;
 }
 
 bool is_mapped(char* address, size_t bytes) {
-  unsigned char residency[64];
-  const size_t step = sizeof residency * page_bytes();
+  unsigned char pages[64];
+  const size_t step = sizeof pages * page_bytes();
   for (size_t done = 0; done < bytes; done += step) {
-    const size_t part = bytes - done < step ? bytes - done : step;
-    if (failed(call(SYS_mincore, address + done, part, residency))) return false;
+    if (!residency(address + done, bytes - done < step ? bytes - done : step, pages)) return false;
   }
   return true;
 }

@@ -25,6 +25,9 @@ bool unreserve(void* address, size_t bytes);
 // Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
 bool purge(void* address, size_t bytes);
 
+// Which pages of a page-aligned range are resident: one byte for each, its lowest bit. False if that is not known.
+bool residency(const void* address, size_t bytes, unsigned char* pages);
+
 // Moves the pages of [from, from + bytes) to `to`, which was reserved; what was moved reads as zero at `from`. Returns
 // how many bytes, from the start, were moved: all of them, or a multiple of `step` that is less. *destroyed: nothing
 // was moved and `to` must not be used any more.

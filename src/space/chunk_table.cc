@@ -4,9 +4,9 @@
 
 namespace folio {
 
-alignas(64) constinit uint8_t chunk_table[kChunkTableBytes] = {};
+alignas(64) constinit uint16_t chunk_table[kChunkTableEntries] = {};
 
-constinit Atomic<Window*> windows[kChunkTableBytes >> kWindowShift];
+constinit Atomic<Window*> windows[kChunkTableEntries >> kWindowShift];
 
 namespace {
 

@@ -1,5 +1,8 @@
-// The chunk table: one byte for each 2 MiB of the user address space, which says what lies there: a bin, a huge object,
-// or nothing of Folio's. `free` needs this one load. The table is address space; a program touches a page or two of it.
+// The chunk table: two bytes for each 2 MiB of the user address space, which say what lies there: a bin, large objects,
+// a huge object, or nothing of Folio's. `free` needs this one load. The table is address space; a program touches a
+// page or two of it.
+//
+// An entry is the code times the size of a pointer: the offset of the bin's top among a thread's tops.
 //
 // Beside it, for slow paths, the descriptor map: from a chunk's number to its descriptor, two levels.
 //
@@ -16,19 +19,20 @@
 
 namespace folio {
 
-inline constexpr size_t kChunkTableBytes = size_t{1} << (arch::kAddressBits - kChunkShift);
+inline constexpr size_t kChunkTableEntries = size_t{1} << (arch::kAddressBits - kChunkShift);
 inline constexpr unsigned kCodeNone = 0;
 
 // In the program image's zero-filled part: its address is a constant, and it needs no start-up.
-// Plain bytes, so that no compiler evaluates 2^26 constructors; read and written through chunk_entry.
-extern uint8_t chunk_table[kChunkTableBytes];
+// Plain numbers, so that no compiler evaluates 2^26 constructors; read and written through chunk_entry.
+extern uint16_t chunk_table[kChunkTableEntries];
 
-FOLIO_INLINE Atomic<uint8_t>& chunk_entry(const void* address) {
-  return reinterpret_cast<Atomic<uint8_t>&>(chunk_table[reinterpret_cast<uintptr_t>(address) >> kChunkShift]);
+FOLIO_INLINE Atomic<uint16_t>& chunk_entry(const void* address) {
+  return reinterpret_cast<Atomic<uint16_t>&>(chunk_table[reinterpret_cast<uintptr_t>(address) >> kChunkShift]);
 }
 
 // For addresses below 2^kAddressBits. Relaxed: whoever has the address got it after the entry was written.
-FOLIO_INLINE unsigned chunk_code_unchecked(const void* address) { return chunk_entry(address).load(order::relaxed); }
+FOLIO_INLINE unsigned top_offset_at(const void* address) { return chunk_entry(address).load(order::relaxed); }
+FOLIO_INLINE unsigned chunk_code_unchecked(const void* address) { return top_offset_at(address) / kTopBytes; }
 
 // For any address.
 inline unsigned chunk_code(const void* address) {
@@ -50,7 +54,7 @@ struct Window {
   char* chunk(unsigned i) const { return reinterpret_cast<char*>(((number << kWindowShift) + i) << kChunkShift); }
 };
 
-extern Atomic<Window*> windows[kChunkTableBytes >> kWindowShift];
+extern Atomic<Window*> windows[kChunkTableEntries >> kWindowShift];
 
 // The window that holds the address, or null. `make` creates it where needed; null then means no memory.
 Window* window_of(const void* address);
@@ -72,7 +76,7 @@ inline void set_chunk(Window* window, const void* chunk, void* descriptor, unsig
   // [descriptor] release: publishes the descriptor's contents; pairs with descriptor_at.
   window->descriptor[window_slot(chunk)].store(descriptor, order::release);
   // [descriptor] release: a reader of the code (is_ours, a tool) finds the descriptor.
-  chunk_entry(chunk).store(static_cast<uint8_t>(code), order::release);
+  chunk_entry(chunk).store(static_cast<uint16_t>(code * kTopBytes), order::release);
 }
 
 }  // namespace folio

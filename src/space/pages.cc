@@ -1,5 +1,6 @@
 #include "space/pages.h"
 
+#include "base/bits.h"
 #include "config/options.h"
 #include "os/os.h"
 
@@ -11,6 +12,12 @@ namespace {
 
 constinit Atomic<bool> timekeeper{false};
 constinit Atomic<int64_t> live_huge{0};
+constinit Atomic<int64_t> recent_live{0};
+
+// Relaxed: estimates.
+int64_t live_bytes(int64_t dirty) {
+  return page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
+}
 
 }  // namespace
 
@@ -25,6 +32,11 @@ void cap_live_huge(size_t bytes) {
   if (live_huge.load(order::relaxed) > cap) live_huge.store(cap, order::relaxed);  // relaxed: an estimate
 }
 
+void forget_recent_live() {
+  // Relaxed: estimates.
+  recent_live.store(live_bytes(page_counts.dirty.load(order::relaxed)), order::relaxed);
+}
+
 size_t dirty_excess() {
   if (options.decay != 0 && timekeeper_runs()) return 0;
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
@@ -32,13 +44,58 @@ size_t dirty_excess() {
   if (options.decay != 0 && dirty <= floor) return 0;
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   // Relaxed: estimates.
-  const int64_t live = page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
+  const int64_t live = live_bytes(dirty);
+  int64_t recent = recent_live.load(order::relaxed);
+  if (live > recent) recent_live.store(recent = live, order::relaxed);  // relaxed: an estimate
   const int64_t large = page_counts.dirty_large.load(order::relaxed);
-  const int64_t most = 2 * live < kLargeTolerated ? 2 * live : kLargeTolerated;
+  const int64_t wanted = recent - live > 2 * live ? recent - live : 2 * live;
+  const int64_t most = wanted < kLargeTolerated ? wanted : kLargeTolerated;
   const int64_t tolerated = large < most ? large : most;
   const int64_t rest = tolerated > 0 ? dirty - tolerated : dirty;
   const int64_t bound = floor > live / 4 ? floor : live / 4;
   return rest > bound ? static_cast<size_t>(rest - bound) : 0;
+}
+
+namespace {
+
+// Whole pages, at most kZeroPages of them. One that is not resident need not read as zero: it may be swapped out. To
+// give it back costs less than to touch it.
+constexpr unsigned kZeroPages = 256;
+void zero_whole_pages(char* start, size_t bytes) {
+  const size_t page = os::page_bytes();
+  const auto count = static_cast<unsigned>(bytes / page);
+  unsigned char there[kZeroPages];
+  if (!os::residency(start, bytes, there)) {
+    __builtin_memset(start, 0, bytes);
+    return;
+  }
+  unsigned resident = 0;
+  for (unsigned i = 0; i < count; ++i) resident += there[i] & 1;
+  if (resident < count / 2 && purge_pages(start, bytes)) return;
+  for (unsigned i = 0, end; i < count; i = end) {
+    for (end = i + 1; end < count && ((there[end] ^ there[i]) & 1) == 0;) ++end;
+    char* const from = start + i * page;
+    if ((there[i] & 1) != 0 || !os::purge(from, (end - i) * page)) __builtin_memset(from, 0, (end - i) * page);
+  }
+}
+
+}  // namespace
+
+void zero_pages(char* start, size_t bytes) {
+  constexpr size_t kWorthAsking = size_t{64} << 10;  // a system call is worth about as much
+  const size_t page = os::page_bytes();
+  auto* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), page));
+  auto* const end = reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(start + bytes), page));
+  if (bytes < kWorthAsking || first >= end) {
+    __builtin_memset(start, 0, bytes);
+    return;
+  }
+  __builtin_memset(start, 0, static_cast<size_t>(first - start));
+  for (char* at = first; at < end; at += kZeroPages * page) {
+    const auto rest = static_cast<size_t>(end - at);
+    zero_whole_pages(at, rest < kZeroPages * page ? rest : kZeroPages * page);
+  }
+  __builtin_memset(end, 0, static_cast<size_t>(start + bytes - end));
 }
 
 bool purge_pages(void* address, size_t bytes) {

@@ -16,7 +16,7 @@ namespace folio {
 struct alignas(64) PageCounts {
   Atomic<int64_t> resident{0};      // bytes of objects' pages that may be resident
   Atomic<int64_t> dirty{0};         // of these, bytes that are free
-  Atomic<int64_t> dirty_large{0};   // of these, of objects that no magazine holds: over 32 KiB, and huge ones
+  Atomic<int64_t> dirty_large{0};   // of these, of large and huge objects
   Atomic<uint64_t> purged{0};       // bytes given back since start
   Atomic<uint64_t> purge_calls{0};  // system calls for it
 };
@@ -26,16 +26,18 @@ extern PageCounts page_counts;
 // relaxed: see above
 inline void count_resident(int64_t bytes) { page_counts.resident.fetch_add(bytes, order::relaxed); }
 // relaxed: see above
-inline void count_dirty(int64_t bytes, bool large) {
+inline void count_dirty(int64_t bytes, bool large = false) {
   page_counts.dirty.fetch_add(bytes, order::relaxed);                   // relaxed: see above
   if (large) page_counts.dirty_large.fetch_add(bytes, order::relaxed);  // relaxed: see above
 }
 
 // How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live; beside that,
-// of large and huge objects twice as much as is live, up to kLargeTolerated: each of their mallocs may touch hundreds
-// of pages anew, where one of a small object seldom touches any. 0: none, also while a housekeeper keeps time: decay
-// alone decides then, and a program that frees and allocates in turns keeps its pages.
+// of large and huge objects, up to kLargeTolerated, twice as much as is live, or what was live since the last tick and
+// is not any more: each of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches
+// any. 0: none, also while a housekeeper keeps time: decay alone decides then, and a program that frees and allocates
+// in turns keeps its pages.
 size_t dirty_excess();
+void forget_recent_live();
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
 inline bool dirty_over_floor() {
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
@@ -47,6 +49,13 @@ void cap_live_huge(size_t bytes);  // there are no more than that
 inline constexpr int64_t kLargeTolerated = int64_t{64} << 20;
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
+
+// A purge takes no more than this by one call, so that none holds the kernel's lock on the process's memory for long.
+inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
+
+// Makes a range read as zero whose pages may be resident. Where few of them are, because a program uses little of such
+// arrays, they go back to the kernel; else they are cleared, and the others are not touched.
+void zero_pages(char* start, size_t bytes);
 
 // Purges and counts; `freed` bytes leave both estimates if it worked.
 bool purge_pages(void* address, size_t bytes);

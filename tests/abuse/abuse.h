@@ -61,8 +61,9 @@ static inline char *told_object(size_t size) {
 
 enum { kHeapObjects = 4000 };
 
-/* Sizes over the small, medium and large bins, some huge; small ones most often. */
+/* Sizes over the small and medium bins, some large, a few huge; small ones most often. */
 static inline size_t heap_size(unsigned number) {
+  if (number % 2000 == 1999) return 9u << 20;
   if (number % 500 == 499) return 3u << 20;
   if (number % 50 == 49) return 100u * 1024;
   if (number % 10 == 9) return 5000 + number;

@@ -3,8 +3,8 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(5u << 20);
-  memset(object, 1, 5u << 20);
+  char *object = told_object(10u << 20);
+  memset(object, 1, 10u << 20);
   free(object);
   free(opaque(object));
   heap_still_works();

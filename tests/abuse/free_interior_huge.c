@@ -3,10 +3,10 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(7u << 20);
+  char *object = told_object(11u << 20);
   tell("inside", object + 64);
   free(opaque(object + 64));
-  memset(object, 1, 7u << 20);
+  memset(object, 1, 11u << 20);
   heap_still_works();
   free(object);
   return 0;

@@ -3,12 +3,12 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(7u << 20);
+  char *object = told_object(11u << 20);
   uintptr_t chunk_bytes = 2u << 20;
   char *inside = (char *)(((uintptr_t)object / chunk_bytes + 1) * chunk_bytes);
   tell("inside", inside);
   free(opaque(inside));
-  memset(object, 1, 7u << 20);
+  memset(object, 1, 11u << 20);
   heap_still_works();
   free(object);
   return 0;

@@ -186,7 +186,7 @@ class Driver {
       case 13:
         return source_.one_in(4) ? source_.below(1u << 16) * size_t{20} : source_.below(200);
       case 14:
-        return source_.one_in(16) ? near((1 + source_.below(3)) << 20) : source_.below(3000);
+        return source_.one_in(16) ? near((1 + source_.below(10)) << 20) : source_.below(3000);
       default:
         return source_.one_in(256) ? source_.below(1u << 16) * limits_.huge_most >> 16 : source_.below(500);
     }

@@ -11,6 +11,7 @@
 #include "folio/bin.h"
 #include "model/driver.h"
 #include "space/huge.h"
+#include "space/large.h"
 #include "space/pages.h"
 #include "unit/child.h"
 #include "unit/support.h"
@@ -42,6 +43,7 @@ void apply(int setting) {
 
 void expect_all_bins_good() {
   for (const BinId bin : all_bins()) ASSERT_TRUE(check_bin(bin)) << "bin " << index(bin);
+  ASSERT_TRUE(large_check());
 }
 
 void expect_nothing_left() {
@@ -53,11 +55,12 @@ void expect_nothing_left() {
   EXPECT_EQ(t.dirty, 0u);
   EXPECT_EQ(t.resident, 0u);
   EXPECT_EQ(huge_live_count(), 0u);
+  EXPECT_EQ(large_stats().taken, 0u);
 }
 
 // With no thread at work: the heap's own count of live objects against the model's.
 void expect_same_count(size_t count) {
-  uint64_t live = huge_live_count();
+  uint64_t live = huge_live_count() + large_stats().objects;
   for (const BinId bin : all_bins()) {
     const BinStats s = bin_stats(bin);
     ASSERT_LE(s.cached, s.taken) << "bin " << index(bin);

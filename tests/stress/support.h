@@ -18,6 +18,7 @@
 #include "config/options.h"
 #include "diag/stats.h"
 #include "folio/bin.h"
+#include "space/large.h"
 
 namespace stress {
 
@@ -137,7 +138,7 @@ class Worker {
       burst();
     } else {
       release(kept);
-      kept = chance(4) == 0 ? allocate((size_t{1} << 20) + random_() % (size_t{6} << 20)) : allocate(size());
+      kept = chance(4) == 0 ? allocate((size_t{1} << 20) + random_() % (size_t{9} << 20)) : allocate(size());
     }
   }
 
@@ -225,7 +226,7 @@ inline std::string bins_are_sound() {
   for (unsigned i = 1; i < folio::kBins; ++i) {
     if (!folio::check_bin(folio::bin_id(i))) return "check_bin: bin " + std::to_string(i);
   }
-  return "";
+  return folio::large_check() ? "" : "large_check";
 }
 
 // Everything was freed and the other threads have ended: nothing may be taken, or the allocator lost it.
@@ -235,6 +236,7 @@ inline std::string nothing_is_taken() {
     const uint64_t taken = folio::bin_stats(folio::bin_id(i)).taken;
     if (taken != 0) return "bin " + std::to_string(i) + ": " + std::to_string(taken) + " objects are lost";
   }
+  if (folio::large_stats().taken != 0) return "large objects are lost";
   const folio::Totals totals = folio::totals();
   return totals.huge_live == 0 ? "" : "huge objects are lost";
 }

@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 namespace folio_test {
@@ -26,16 +28,42 @@ int in_child(Body&& body) {
   return WEXITSTATUS(status);
 }
 
-// From now on this system call fails with that error, in this process for good. False if there are no filters here.
-inline bool refuse_call(long number, int error) {
+// False if there are no filters here.
+inline bool filter_call(long number, unsigned action) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+      BPF_STMT(BPF_RET | BPF_K, action),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{sizeof filter / sizeof filter[0], filter};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// From now on this system call fails with that error, in this process for good. False if there are no filters here.
+inline bool refuse_call(long number, int error) {
+  return filter_call(number, SECCOMP_RET_ERRNO | static_cast<unsigned>(error));
+}
+
+// From now on this system call does nothing but `answer` with its first three arguments, and succeeds. False if there
+// are no filters here.
+inline void (*answer_of_call)(uint64_t, uint64_t, uint64_t);
+inline bool answer_call(long number, void (*answer)(uint64_t, uint64_t, uint64_t)) {
+  answer_of_call = answer;
+  struct sigaction action {};
+  action.sa_flags = SA_SIGINFO;
+  action.sa_sigaction = [](int, siginfo_t*, void* context) {
+    mcontext_t& m = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    answer_of_call(static_cast<uint64_t>(m.gregs[REG_RDI]), static_cast<uint64_t>(m.gregs[REG_RSI]),
+                   static_cast<uint64_t>(m.gregs[REG_RDX]));
+    m.gregs[REG_RAX] = 0;
+#else
+    answer_of_call(m.regs[0], m.regs[1], m.regs[2]);
+    m.regs[0] = 0;
+#endif
+  };
+  return sigaction(SIGSYS, &action, nullptr) == 0 && filter_call(number, SECCOMP_RET_TRAP);
 }
 
 // At most `bytes` of address space more than now. The hard limit stays, so that it can be lifted again. False where it

@@ -51,7 +51,7 @@ class World {
 
  private:
   static constexpr const char* kMetadataPiece = "_ZN5folio12_GLOBAL__N_17currentE";
-  static constexpr size_t kBytesMost = size_t{1} << 16;  // the chunk table and the windows are larger
+  static constexpr size_t kBytesMost = size_t{1} << 20;  // the chunk table is larger
 
   struct Area {
     char* start;
@@ -76,8 +76,7 @@ class World {
   void close_chunks() const {
     const uint64_t now = cursor();
     if ((now & 0xffffffffu) != (cursor_ & 0xffffffffu)) return;
-    for (uint64_t chunk = cursor_ >> 32; chunk < now >> 32; ++chunk)
-      reinterpret_cast<char*>(&folio::chunk_table)[chunk] = 0;
+    for (uint64_t chunk = cursor_ >> 32; chunk < now >> 32; ++chunk) folio::chunk_table[chunk] = 0;
   }
   uint64_t cursor() const { return variable<uint64_t>("_ZN5folio12_GLOBAL__N_16cursorE"); }
 

@@ -10,56 +10,35 @@ using namespace folio_test;
 
 namespace {
 
-bool is_large_with_offset(unsigned i) { return i >= kFirstLarge && i < kFirstLargeAligned; }
-
-// What a program gets of a slot at the least.
-size_t room(unsigned i) { return info_of(bin_id(i)).size - (info_of(bin_id(i)).has_offset ? kLargeOffsetMost : 0); }
-
-// Bins that serve requests by size alone: those for aligned requests do not, but for the largest, which has no other.
-bool is_general(unsigned i) { return i < kFirstAligned || is_large_with_offset(i) || i == kBins - 1; }
+size_t room(unsigned i) { return info_of(bin_id(i)).size; }
 
 TEST(SizeClasses, BinsAreNumberedByKindAndSize) {
   EXPECT_EQ(info_of(BinId::kNone).size, 0u);
   EXPECT_EQ(info_of(BinId::kNone).magazine_most, 0u);
-  std::set<std::pair<uint32_t, bool>> kinds;
-  for (unsigned i = 1; i < kBins; ++i) {
-    const BinInfo& info = info_of(bin_id(i));
-    EXPECT_TRUE(kinds.insert({info.size, info.has_offset}).second) << "bin " << i << " is another one's twin";
-    EXPECT_EQ(info.has_offset, is_large_with_offset(i)) << i;
-  }
+  std::set<uint32_t> kinds;
+  for (unsigned i = 1; i < kBins; ++i) EXPECT_TRUE(kinds.insert(info_of(bin_id(i)).size).second) << i << " has a twin";
   const auto ascending = [](unsigned first, unsigned end) {
     for (unsigned i = first + 1; i < end; ++i) EXPECT_GT(info_of(bin_id(i)).size, info_of(bin_id(i - 1)).size) << i;
   };
   ascending(1, kFirstAligned);
-  ascending(kFirstAligned, kFirstLarge);
-  ascending(kFirstLarge, kFirstLargeAligned);
-  ascending(kFirstLargeAligned, kBins);
+  ascending(kFirstAligned, kBins);
   for (unsigned code = kBins; code < kCodes; ++code) EXPECT_EQ(kSizes.info[code].size, 0u);
 }
 
+// Bins for aligned requests serve no request by its size alone.
 TEST(SizeClasses, BinOfIsTheSmallestGeneralBinThatFits) {
   unsigned smallest = 1;
-  for (size_t size = 0; size <= kObjectMost; ++size) {
-    // The smallest general bin grows with the size, so one walk over both is a search over all.
-    while (room(smallest) < size || !is_general(smallest)) ++smallest;
+  for (size_t size = 0; size <= kMediumMost; ++size) {
+    // The bins before kFirstAligned ascend, so one walk over both is a search over all.
+    while (room(smallest) < size) ++smallest;
     const unsigned bin = index(bin_of(size));
     if (bin != smallest) ASSERT_EQ(bin, smallest) << "size " << size;
   }
-  for (unsigned i = 1; i < kBins; ++i) {
-    if (!is_general(i)) continue;
+  EXPECT_EQ(smallest, kFirstAligned - 1);
+  for (unsigned i = 1; i < kFirstAligned; ++i) {
     EXPECT_EQ(index(bin_of(room(i))), i) << "the most that a bin serves is served by it";
-    if (room(i) < kObjectMost) EXPECT_NE(index(bin_of(room(i) + 1)), i) << i;
+    if (room(i) < kMediumMost) EXPECT_NE(index(bin_of(room(i) + 1)), i) << i;
   }
-}
-
-TEST(SizeClasses, TheWalkOfTheProofMeetsEveryGeneralBinInAscendingRoom) {
-  size_t before = 0;
-  for (unsigned i = 1; i < kBins; ++i) {
-    if (!is_general(i)) continue;
-    EXPECT_GT(room(i), before) << i;
-    before = room(i);
-  }
-  EXPECT_EQ(before, kObjectMost);
 }
 
 TEST(SizeClasses, TablesAgreeWithTheSearch) {
@@ -69,7 +48,9 @@ TEST(SizeClasses, TablesAgreeWithTheSearch) {
     }
     return 0u;
   };
-  for (size_t size = 0; size <= kSmallTableMost; ++size) ASSERT_EQ(kSizes.small_bin[size], search(size)) << size;
+  for (size_t size = 0; size <= kSmallTableMost; ++size) {
+    ASSERT_EQ(kSizes.small_top[size], search(size) * kTopBytes) << size;
+  }
   for (size_t size = kSmallTableMost + 1; size <= kMediumMost; ++size) {
     ASSERT_EQ(kSizes.medium_bin[(size + 63) / 64], search(size)) << size;
   }
@@ -81,8 +62,6 @@ TEST(SizeClasses, SmallObjectsAreAlignedAsTheirSizeAllows) {
     EXPECT_EQ(info.size % (i == 1 ? 8 : 16), 0u) << "bin " << i;
     EXPECT_EQ(info.size % (size_t{1} << info.natural_shift), 0u);
     EXPECT_NE(info.size % (size_t{2} << info.natural_shift), 0u) << "natural_shift is as much as there is";
-    if (info.has_offset)
-      EXPECT_GE(info.natural_shift, 12) << "the offset is within the first page of a page-aligned slot";
   }
 }
 
@@ -98,11 +77,9 @@ TEST(SizeClasses, MediumSizesAreOddMultiplesOfACacheLine) {
 TEST(SizeClasses, StepsAreBounded) {
   // 16 bytes to 128; from there a quarter.
   size_t before = 8;
-  for (unsigned i = 2; i < kBins; ++i) {
-    if (!is_general(i)) continue;
+  for (unsigned i = 2; i < kFirstAligned; ++i) {
     const size_t step = room(i) - before;
-    EXPECT_TRUE(step <= 16 || 4 * step <= before + 4 * 64) << before << " to " << room(i);
-    if (room(i) > 128 && room(i) <= kMediumMost) EXPECT_LE(4 * step, before) << before << " to " << room(i);
+    EXPECT_TRUE(step <= 16 || 4 * step <= before) << before << " to " << room(i);
     before = room(i);
   }
 }
@@ -124,13 +101,6 @@ TEST(SizeClasses, InternalWasteIsUnderATenthOnAverage) {
 TEST(SizeClasses, WorstInternalWasteIsAQuarter) {
   // Over all sizes above 64 bytes; below, a step of 16 is more of the slot.
   for (size_t size = 65; size <= kMediumMost; ++size) ASSERT_LE(waste(size), 0.25) << size;
-  // Large objects have a page more for their offset, which weighs most in the smallest of them.
-  for (size_t size = kMediumMost + 1; size <= kObjectMost; ++size) {
-    const BinInfo& info = info_of(bin_of(size));
-    const double for_offset = info.has_offset ? 4096.0 / info.size : 0;
-    ASSERT_LE(waste(size) - for_offset, 0.20) << size;
-    ASSERT_LE(waste(size), 1.0 / 3) << size;
-  }
   for (size_t size = 9; size <= 64; ++size) ASSERT_LE(info_of(bin_of(size)).size - size, 15u) << size;
 }
 
@@ -162,16 +132,9 @@ TEST(SizeClasses, ChunksAreDividedIntoFolios) {
     EXPECT_EQ((info.folios - 1u) * kFolioObjects + popcount(info.last_valid), info.objects) << "bin " << i;
     EXPECT_EQ(info.last_valid & (info.last_valid + 1), 0u) << "valid bits are the lowest: bin " << i;
     EXPECT_EQ(info.tracks_objects, info.size >= kPageBytesLeast);
-    EXPECT_EQ(info.magazine_most == 0, info.size > kMagazineBytesMost);
+    EXPECT_GE(info.magazine_most, 2u) << "threads cache every bin";
     EXPECT_LE(info.magazine_most, kMagazineObjects);
     EXPECT_LE(uint64_t{info.magazine_most} * info.size, kMagazineBytesMost);
-  }
-}
-
-TEST(SizeClasses, ASlotHasRoomForTheSizeAtAnyOffset) {
-  for (size_t size = kMediumMost + 1; size <= kObjectMost; ++size) {
-    const BinInfo& info = info_of(bin_of(size));
-    ASSERT_GE(info.size, size + (info.has_offset ? kLargeOffsetMost : 0)) << size;
   }
 }
 
@@ -180,34 +143,32 @@ BinId aligned_by_search(size_t alignment, size_t size) {
   unsigned best = 0;
   for (unsigned i = 1; i < kBins; ++i) {
     const BinInfo& info = info_of(bin_id(i));
-    const bool aligned = info.has_offset ? alignment <= 64 : info.size % alignment == 0;
-    if (aligned && room(i) >= size && (best == 0 || info.size < info_of(bin_id(best)).size)) best = i;
+    if (info.size % alignment == 0 && room(i) >= size && (best == 0 || info.size < info_of(bin_id(best)).size))
+      best = i;
   }
   return bin_id(best);
 }
 
 TEST(SizeClasses, AlignedBinIsTheSmallestThatFitsAndIsAligned) {
-  std::set<size_t> sizes = {0, kObjectMost + 1, kObjectMost * 2};
+  std::set<size_t> sizes = {0, kMediumMost + 1, kMediumMost * 2};
   for (unsigned i = 1; i < kBins; ++i) {
-    for (const size_t around : {size_t{info_of(bin_id(i)).size}, room(i)}) {
-      for (size_t size = around - 2; size <= around + 2; ++size) sizes.insert(size);
-    }
+    for (size_t size = room(i) - 2; size <= room(i) + 2; ++size) sizes.insert(size);
   }
   for (size_t size = 1; size <= 4096; ++size) sizes.insert(size);
-  for (size_t size = 4096; size <= kObjectMost; size += 997) sizes.insert(size);
-  for (size_t alignment = 1; alignment <= kObjectMost; alignment *= 2) {
+  for (size_t size = 4096; size <= kMediumMost; size += 97) sizes.insert(size);
+  for (size_t alignment = 1; alignment <= 4 * kMiB; alignment *= 2) {
     for (const size_t size : sizes) {
       const BinId bin = aligned_bin(alignment, size);
-      ASSERT_EQ(index(bin), size > kObjectMost ? 0u : index(aligned_by_search(alignment, size)))
+      ASSERT_EQ(index(bin), size > kMediumMost ? 0u : index(aligned_by_search(alignment, size)))
           << alignment << " " << size;
-      // The largest bin has every alignment, so there always is one.
-      if (size <= kObjectMost) ASSERT_NE(bin, BinId::kNone) << alignment << " " << size;
+      // The largest aligned bin has every alignment up to its size.
+      if (std::max(size, alignment) <= 32768) ASSERT_NE(bin, BinId::kNone) << alignment << " " << size;
     }
   }
 }
 
 TEST(SizeClasses, EveryPowerOfTwoHasABinOfItsOwn) {
-  for (size_t size = 8; size <= kObjectMost; size *= 2) {
+  for (size_t size = 8; size <= kMediumMost; size *= 2) {
     const BinId bin = aligned_bin(size, size);
     EXPECT_EQ(info_of(bin).size, size) << "an object aligned to its size wastes nothing";
   }

@@ -5,6 +5,8 @@
 
 #include <thread>
 
+#include "core/realloc.h"
+#include "space/chunk_table.h"
 #include "unit/core/heap.h"
 #include "unit/stderr_capture.h"
 
@@ -86,19 +88,6 @@ TEST_F(Free, TheObjectFreedLastIsFoundAtOnce) {
   }
 }
 
-TEST_F(Free, WhatNobodyCachesIsFoundAtOnce) {
-  for (const size_t size : {40 * kKiB, 100 * kKiB, kMiB}) {
-    auto* const object = static_cast<char*>(alloc(size));
-    EXPECT_EQ(freed(object + 64), interior(object + 64, object));
-    EXPECT_EQ(freed(object), "");
-    void* const other = alloc(size);
-    if (other != object)
-      EXPECT_EQ(freed(object), line(object, "double free of a " + object_words(object), "double-free"));
-    EXPECT_EQ(freed(other), "");
-    EXPECT_EQ(freed(other), line(other, "double free of a " + object_words(other), "double-free"));
-  }
-}
-
 // What is found when magazines are emptied is told of one of the functions that do so.
 std::string without_function(const std::string& told) { return told.substr(std::min(told.size(), told.find('('))); }
 
@@ -143,10 +132,10 @@ TEST_F(Free, WhatIsNotFoliosIsFoundAtOnce) {
 }
 
 TEST_F(Free, HugeObjectsAreCheckedAtOnce) {
-  auto* const object = static_cast<char*>(alloc(3 * kMiB));
-  for (char* const inside : {object + 1, object + 8, object + kMiB, object + 2 * kMiB, object + 3 * kMiB - 1}) {
+  auto* const object = static_cast<char*>(alloc(9 * kMiB));
+  for (char* const inside : {object + 1, object + 8, object + kMiB, object + 2 * kMiB, object + 9 * kMiB - 1}) {
     EXPECT_EQ(freed(inside),
-              line(inside, "not the start of an object: inside a huge object of 3145728 bytes at " + hex(object),
+              line(inside, "not the start of an object: inside a huge object of 9437184 bytes at " + hex(object),
                    "invalid-free"));
   }
   EXPECT_EQ(freed(object), "");
@@ -156,6 +145,49 @@ TEST_F(Free, HugeObjectsAreCheckedAtOnce) {
             line(object, "double free of a huge object", "double-free"));
 }
 
+TEST_F(Free, LargeObjectsAreCheckedAtOnce) {
+  const char* const gone = "no large object is there: freed before, or never returned";
+  auto* const object = static_cast<char*>(alloc(3 * kMiB));
+  const std::string room = std::to_string(usable(object));
+  for (char* const inside : {object + 1, object + 8, object + kGranuleBytes, object + 2 * kMiB, object + 3 * kMiB}) {
+    EXPECT_EQ(freed(inside),
+              line(inside, "not the start of an object: inside a large object of " + room + " bytes at " + hex(object),
+                   "invalid-free"));
+  }
+  // What a realloc has cut off is no longer its.
+  char* const tail = object + 2 * kMiB;
+  ASSERT_EQ(reallocate(object, 1, kMiB, "FUNC"), object);
+  EXPECT_EQ(freed(tail), line(tail, gone, "double-free"));
+  EXPECT_EQ(freed(object), "");
+  EXPECT_EQ(freed(object), line(object, gone, "double-free"));
+  Extent extent;
+  EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }), line(object, gone, "double-free"));
+  EXPECT_EQ(told([&] { release_sized(object, 100 * kKiB, "FUNC"); }), line(object, gone, "double-free"));
+  // A larger one lies there by now.
+  auto* const around = static_cast<char*>(alloc(4 * kMiB));
+  ASSERT_EQ(round_down(reinterpret_cast<uintptr_t>(around), kGranuleBytes),
+            round_down(reinterpret_cast<uintptr_t>(object), kGranuleBytes));
+  EXPECT_EQ(freed(tail), line(tail,
+                              "not the start of an object: inside a large object of " + std::to_string(usable(around)) +
+                                  " bytes at " + hex(around),
+                              "invalid-free"));
+  free_object(around);
+}
+
+TEST_F(Free, ADamagedFieldIsToldAndNotUsed) {
+  auto* const object = static_cast<char*>(alloc(100 * kKiB));
+  Field& field = *static_cast<Field*>(descriptor_at(object));
+  char* const base = field.base;
+  field.base += kChunkBytes;
+  const std::string damaged =
+      line(object, "descriptor of chunk " + hex(chunk_start(object)) + " is damaged", "damaged-descriptor");
+  EXPECT_EQ(freed(object), damaged);
+  Extent extent;
+  EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }), damaged);
+  field.base = base;
+  EXPECT_EQ(freed(object), "");
+}
+
 TEST_F(Free, ExtentOfEveryObject) {
   for (const size_t size : edge_sizes()) {
     void* const object = alloc(size);
@@ -163,9 +195,9 @@ TEST_F(Free, ExtentOfEveryObject) {
     ASSERT_TRUE(find_extent(object, "FUNC", &extent));
     EXPECT_EQ(extent.code, chunk_code(object));
     EXPECT_GE(extent.usable_bytes, size);
-    const bool huge = size > kObjectMost;
-    EXPECT_EQ(extent.code == kCodeHugeStart, huge);
-    if (!huge) EXPECT_LE(extent.usable_bytes, kSizes.info[extent.code].size);
+    EXPECT_EQ(extent.code == kCodeHugeStart, size > kLargeMost);
+    EXPECT_EQ(extent.code == kCodeLarge, size > kMediumMost && size <= kLargeMost);
+    if (extent.code < kBins) EXPECT_LE(extent.usable_bytes, kSizes.info[extent.code].size);
     free_object(object);
   }
 }
@@ -196,7 +228,7 @@ TEST_F(Free, SizedTakesEverySizeThatTheObjectMayHave) {
 }
 
 TEST_F(Free, SizedFindsASizeThatIsTooLargeAtOnce) {
-  for (const size_t size : {size_t{8}, size_t{64}, size_t{1000}, size_t{5000}, 100 * kKiB}) {
+  for (const size_t size : {size_t{8}, size_t{64}, size_t{1000}, size_t{5000}, 30 * kKiB}) {
     void* const object = alloc(size);
     const size_t room = usable(object);
     for (const size_t wrong : {room + 1, 2 * room, 40 * kMiB, SIZE_MAX}) {
@@ -211,10 +243,19 @@ TEST_F(Free, SizedFindsASizeThatIsTooLargeAtOnce) {
     }
     EXPECT_EQ(freed(object), "") << "it still lives";
   }
-  void* const huge = alloc(3 * kMiB);
-  EXPECT_EQ(told([&] { release_sized(huge, 3 * kMiB + 1, "FUNC"); }),
-            line(huge, "size 3145729 given, but the object has 3145728 usable bytes", "wrong-size"));
-  EXPECT_EQ(told([&] { release_sized(huge, 2 * kMiB, "FUNC"); }), "");
+  for (const size_t size : {100 * kKiB, 3 * kMiB, 9 * kMiB}) {
+    void* const object = alloc(size);
+    const size_t room = usable(object);
+    for (const size_t wrong : {room + 1, 2 * room, 40 * kMiB, SIZE_MAX}) {
+      const std::string expected =
+          line(object,
+               "size " + std::to_string(wrong) + " given, but the object has " + std::to_string(room) + " usable bytes",
+               "wrong-size");
+      EXPECT_EQ(told([&] { release_sized(object, wrong, "FUNC"); }), expected);
+      EXPECT_EQ(told([&] { release_aligned_sized(object, wrong, "FUNC"); }), expected);
+    }
+    EXPECT_EQ(told([&] { release_sized(object, size / 2, "FUNC"); }), "");
+  }
 }
 
 TEST_F(Free, SizedOfAnInteriorPointer) {

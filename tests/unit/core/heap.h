@@ -12,6 +12,8 @@
 #include "diag/stats.h"
 #include "folio/bin.h"
 #include "os/os.h"
+#include "space/huge.h"
+#include "space/large.h"
 #include "unit/support.h"
 
 namespace folio_test {
@@ -45,15 +47,15 @@ inline bool filled(const void* object, size_t bytes, unsigned seed) {
   return true;
 }
 
-// Sizes at every edge: of bins, pages, tables, chunks.
+// Sizes at every edge: of bins, pages, tables, granules, chunks.
 inline std::vector<size_t> edge_sizes() {
   std::vector<size_t> sizes = {0, 1, 2, 7};
   for (unsigned i = 1; i < folio::kBins; ++i) {
-    const folio::BinInfo& info = folio::kSizes.info[i];
-    const size_t room = info.size - (info.has_offset ? folio::kLargeOffsetMost : 0);
+    const size_t room = folio::kSizes.info[i].size;
     for (size_t size = room - 1; size <= room + 1; ++size) sizes.push_back(size);
   }
-  for (const size_t edge : {kMiB, 2 * kMiB, 4 * kMiB}) {
+  constexpr size_t kWithLine = 3 * folio::kGranuleBytes - folio::kLineOffsetMost;  // the most in so many granules
+  for (const size_t edge : {kWithLine, 64 * kKiB, kMiB, 2 * kMiB, 4 * kMiB, folio::kLargeMost, 12 * kMiB}) {
     for (size_t size = edge - 1; size <= edge + 1; ++size) sizes.push_back(size);
   }
   return sizes;
@@ -71,6 +73,8 @@ inline void expect_everything_free() {
     EXPECT_EQ(folio::bin_stats(bin).taken, 0u) << "bin " << index(bin);
     EXPECT_TRUE(folio::check_bin(bin)) << "bin " << index(bin);
   }
+  EXPECT_EQ(folio::large_stats().taken, 0u);
+  EXPECT_TRUE(folio::large_check());
   EXPECT_EQ(folio::totals().live, 0u);
   EXPECT_EQ(folio::page_counts.dirty.load(folio::order::relaxed), 0);
   EXPECT_EQ(folio::page_counts.resident.load(folio::order::relaxed), 0);

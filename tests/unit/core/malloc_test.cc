@@ -38,15 +38,35 @@ TEST_F(Malloc, EverySizeAlignedWritableAndApart) {
 }
 
 TEST_F(Malloc, SmallSizesComeFromTheirBins) {
-  for (size_t size = 0; size <= kObjectMost; size += size < 20000 ? 1 : 997) {
+  for (size_t size = 0; size <= kMediumMost; size += size < 20000 || size > 32000 ? 1 : 97) {
     void* const object = alloc(size);
     ASSERT_EQ(chunk_code(object), index(bin_of(size))) << size;
     free_object(object);
   }
-  for (const size_t size : {kObjectMost + 1, 3 * kMiB}) {
+}
+
+TEST_F(Malloc, AboveThemObjectsAreLargeAndThenHuge) {
+  for (const size_t size : {kMediumMost + 1, 100 * kKiB, 3 * kMiB, kLargeMost}) {
     void* const object = alloc(size);
-    EXPECT_EQ(chunk_code(object), kCodeHugeStart);
+    EXPECT_EQ(chunk_code(object), kCodeLarge) << size;
     free_object(object);
+  }
+  for (const size_t size : {kLargeMost + 1, 30 * kMiB}) {
+    void* const object = alloc(size);
+    EXPECT_EQ(chunk_code(object), kCodeHugeStart) << size;
+    free_object(object);
+  }
+}
+
+TEST_F(Malloc, MoreAlignmentThanABinHasMakesAnObjectLarge) {
+  for (size_t alignment = 64 * kKiB; alignment <= kChunkBytes; alignment *= 2) {
+    void* const object = opaque(allocate_aligned(alignment, 0, false));
+    void* const other = opaque(allocate_aligned(alignment, 0, true));
+    EXPECT_EQ(chunk_code(object), kCodeLarge);
+    EXPECT_NE(object, other);
+    EXPECT_GT(usable(object), 0u);
+    free_object(object);
+    free_object(other);
   }
 }
 
@@ -102,8 +122,9 @@ TEST_F(Malloc, ZeroedOfAHugeBlockThatWasLarger) {
 TEST_F(Malloc, AlignedToWhateverIsAsked) {
   for (size_t alignment = 1; alignment <= 64 * kMiB; alignment *= 2) {
     std::vector<void*> objects;
-    for (const size_t size : {size_t{0}, size_t{1}, size_t{8}, size_t{15}, size_t{16}, size_t{100}, size_t{1024},
-                              size_t{5000}, 30 * kKiB, 100 * kKiB, 600 * kKiB, kMiB, kMiB + 1, 3 * kMiB}) {
+    for (const size_t size :
+         {size_t{0}, size_t{1}, size_t{8}, size_t{15}, size_t{16}, size_t{100}, size_t{1024}, size_t{5000}, 30 * kKiB,
+          100 * kKiB, 600 * kKiB, kMiB, kMiB + 1, 3 * kMiB, kLargeMost, kLargeMost + 1}) {
       for (const bool zeroed : {false, true}) {
         void* const object = opaque(allocate_aligned(alignment, size, zeroed));
         ASSERT_NE(object, nullptr) << alignment << " " << size;
@@ -153,16 +174,11 @@ TEST(MallocShort, ObjectsOfLargerBinsServeWhenThereIsNoMoreAddressSpace) {
     // One chunk of 1 KiB objects with room, then no address space, until the small bins' own chunks are full.
     void* const large = alloc(1000);
     if (!limit_address_space(kMiB)) return kCannot;
-    while (alloc(900 * kKiB) != nullptr) {
+    while (alloc(kMediumMost) != nullptr) {
     }
-    std::vector<void*> small;
-    small.reserve(20);
-    void* object = nullptr;
-    for (unsigned i = 0; i < 100000; ++i) {
-      object = alloc(600);
-      if (object == nullptr || chunk_code(object) != index(bin_of(600))) break;
-    }
-    if (object == nullptr || usable(object) < 600 || !aligned_to(object, 16)) return kFailed;
+    void* const object = alloc(600);
+    if (object == nullptr || chunk_code(object) == index(bin_of(600))) return kFailed;
+    if (usable(object) < 600 || !aligned_to(object, 16)) return kFailed;
     memset(object, 1, 600);
     free_object(object);
     free_object(large);
@@ -202,19 +218,21 @@ TEST(MallocShort, OutOfMemoryIsToldAndPasses) {
   EXPECT_EQ(result, kPassed);
 }
 
-TEST(MallocShort, WaitingHugeBlocksMakeRoomForChunks) {
+TEST(MallocShort, WaitingHugeBlocksMakeRoomForChunksAndFields) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
-  const int result = in_child([] {
-    void* const object = alloc(64 * kMiB);
-    free_object(object);
-    if (!limit_address_space(kMiB)) return kCannot;
-    unsigned n = 0;
-    while (n < 10000 && alloc(900 * kKiB) != nullptr) ++n;
-    // The first region is half used at most by the first chunks; what the huge block had serves the rest.
-    return n >= 40 ? kPassed : kFailed;
-  });
-  if (result == kCannot) GTEST_SKIP() << "no limits here";
-  EXPECT_EQ(result, kPassed);
+  // For chunks, and for a field.
+  for (const size_t size : {30 * kKiB, 900 * kKiB}) {
+    const int result = in_child([size] {
+      void* const object = alloc(64 * kMiB);
+      free_object(object);
+      if (!limit_address_space(kMiB)) return kCannot;
+      size_t bytes = 0;
+      while (bytes < 200 * kMiB && alloc(size) != nullptr) bytes += size;
+      return bytes >= 50 * kMiB && bytes < 200 * kMiB ? kPassed : kFailed;
+    });
+    if (result == kCannot) GTEST_SKIP() << "no limits here";
+    EXPECT_EQ(result, kPassed) << size;
+  }
 }
 
 TEST(MallocThreads, ObjectsPassBetweenThreads) {

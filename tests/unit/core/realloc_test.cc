@@ -37,15 +37,16 @@ TEST_F(Realloc, ToZeroFrees) {
 
 TEST_F(Realloc, FromEverySizeToEverySizeKeepsTheContents) {
   std::vector<size_t> sizes;
-  for (const size_t size : {1, 8, 9, 16, 17, 64, 100, 256, 1000, 1024, 1025, 2000, 4096, 5000, 16448, 16449}) {
+  for (const size_t size :
+       {1, 8, 9, 16, 17, 64, 100, 256, 1000, 1024, 1025, 2000, 4096, 5000, 16448, 16449, 32832, 32833}) {
     sizes.push_back(size);
   }
-  for (const size_t size : {20 * kKiB, 100 * kKiB, 900 * kKiB, kMiB, kMiB + 1, 2 * kMiB, 3 * kMiB, 5 * kMiB}) {
+  for (const size_t size : {20 * kKiB, 100 * kKiB, 900 * kKiB, kMiB, kMiB + 1, 3 * kMiB, kLargeMost, kLargeMost + 1}) {
     sizes.push_back(size);
   }
   for (const size_t from : sizes) {
     for (const size_t to : sizes) {
-      if (kSanitized && from + to > 2 * kMiB) continue;
+      if (kSanitized && from + to > 12 * kMiB) continue;
       void* const object = alloc(from);
       fill(object, from, 1);
       void* const resized = resize(object, to);
@@ -59,7 +60,7 @@ TEST_F(Realloc, FromEverySizeToEverySizeKeepsTheContents) {
 }
 
 TEST_F(Realloc, StaysWhereItFitsWell) {
-  for (const size_t size : {size_t{100}, size_t{1000}, size_t{5000}, 100 * kKiB}) {
+  for (const size_t size : {size_t{100}, size_t{1000}, size_t{5000}, 20 * kKiB}) {
     void* const object = alloc(size);
     const size_t room = usable(object);
     EXPECT_EQ(resize(object, room), object) << "grows to the end of its slot";
@@ -75,19 +76,41 @@ TEST_F(Realloc, StaysWhereItFitsWell) {
 }
 
 TEST_F(Realloc, HugeObjectsGrowInTheirBlockAndThenByPages) {
-  void* const object = alloc(3 * kMiB);
-  fill(object, 3 * kMiB, 1);
-  EXPECT_EQ(resize(object, 4 * kMiB), object);
-  EXPECT_EQ(usable(object), 4 * kMiB);
-  void* const moved = resize(object, 4 * kMiB + 1);
+  void* const object = alloc(12 * kMiB);
+  fill(object, 12 * kMiB, 1);
+  EXPECT_EQ(resize(object, 16 * kMiB), object);
+  EXPECT_EQ(usable(object), 16 * kMiB);
+  void* const moved = resize(object, 16 * kMiB + 1);
   EXPECT_NE(moved, object);
-  EXPECT_TRUE(filled(moved, 3 * kMiB, 1));
-  EXPECT_EQ(resize(moved, 2 * kMiB), moved);
-  EXPECT_EQ(usable(moved), 2 * kMiB);
-  void* const small = resize(moved, kMiB);
-  EXPECT_EQ(chunk_code(small), index(bin_of(kMiB)));
-  EXPECT_TRUE(filled(small, kMiB, 1));
-  free_object(small);
+  EXPECT_TRUE(filled(moved, 12 * kMiB, 1));
+  EXPECT_EQ(resize(moved, 9 * kMiB), moved);
+  EXPECT_EQ(usable(moved), 9 * kMiB);
+  void* const large = resize(moved, 8 * kMiB);
+  EXPECT_EQ(chunk_code(large), kCodeLarge);
+  EXPECT_TRUE(filled(large, 8 * kMiB, 1));
+  free_object(large);
+}
+
+TEST_F(Realloc, LargeObjectsShrinkInPlaceAndGrowIntoFreeNeighbours) {
+  auto* const object = static_cast<char*>(alloc(5 * kMiB));
+  fill(object, 5 * kMiB, 1);
+  EXPECT_EQ(resize(object, kMiB), object);
+  EXPECT_LT(usable(object), kMiB + 2 * std::max(kGranuleBytes, os::page_bytes()));
+  EXPECT_EQ(resize(object, 7 * kMiB), object);
+  EXPECT_TRUE(filled(object, kMiB, 1));
+  // Somebody settles in what was cut off: it moves then.
+  EXPECT_EQ(resize(object, kMiB), object);
+  std::vector<char*> others;
+  do others.push_back(static_cast<char*>(alloc(64 * kKiB)));
+  while (others.back() < object || others.back() > object + 3 * kMiB);
+  void* const moved = resize(object, 7 * kMiB);
+  EXPECT_NE(moved, object);
+  EXPECT_TRUE(filled(moved, kMiB, 1));
+  void* const medium = resize(moved, 5000);
+  EXPECT_EQ(chunk_code(medium), index(bin_of(5000))) << "so little is worth a bin";
+  EXPECT_TRUE(filled(medium, 5000, 1));
+  free_object(medium);
+  for (char* other : others) free_object(other);
 }
 
 TEST_F(Realloc, TheAlignmentIsKept) {
@@ -120,7 +143,7 @@ TEST_F(Realloc, AMisalignedObjectIsMovedToWhereItIsAligned) {
 }
 
 TEST_F(Realloc, RefusedSizesLeaveTheObjectAsItWas) {
-  for (const size_t size : {size_t{64}, 100 * kKiB, 3 * kMiB}) {
+  for (const size_t size : {size_t{64}, 100 * kKiB, 3 * kMiB, 12 * kMiB}) {
     void* const object = alloc(size);
     fill(object, size, 1);
     const size_t room = usable(object);
@@ -144,7 +167,10 @@ TEST_F(Realloc, ExpandNeverMoves) {
     const size_t room = usable(object);
     EXPECT_TRUE(expand(object, 0, "expand"));
     EXPECT_TRUE(expand(object, room, "expand"));
-    EXPECT_EQ(expand(object, room + 1, "expand"), size > kObjectMost && huge_at(object)->reserved_bytes > room) << size;
+    // Nothing else is live, so what follows a large object is free.
+    const bool has_more =
+        size > kLargeMost ? huge_at(object)->reserved_bytes > room : size > kMediumMost && room + 1 <= kLargeMost;
+    EXPECT_EQ(expand(object, room + 1, "expand"), has_more) << size;
     EXPECT_GE(usable(object), room) << "and never takes anything away";
     free_object(object);
   }
@@ -152,14 +178,19 @@ TEST_F(Realloc, ExpandNeverMoves) {
 }
 
 TEST_F(Realloc, ExpandedMemoryIsThere) {
-  void* const object = alloc(5 * kMiB);
-  fill(object, 5 * kMiB, 1);
-  EXPECT_TRUE(expand(object, 8 * kMiB, "expand"));
-  EXPECT_FALSE(expand(object, 8 * kMiB + 1, "expand"));
-  EXPECT_EQ(usable(object), 8 * kMiB);
-  memset(static_cast<char*>(object) + 5 * kMiB, 1, 3 * kMiB);
-  EXPECT_TRUE(filled(object, 5 * kMiB, 1));
-  free_object(object);
+  for (const size_t size : {3 * kMiB, 9 * kMiB}) {
+    void* const object = alloc(size);
+    fill(object, size, 1);
+    const size_t most = size < kLargeMost ? kLargeMost : 16 * kMiB;
+    EXPECT_TRUE(expand(object, most, "expand"));
+    const size_t room = usable(object);
+    EXPECT_GE(room, most);
+    EXPECT_FALSE(expand(object, room + 1, "expand")) << "above it another kind of object begins, or another block";
+    EXPECT_EQ(usable(object), room);
+    memset(static_cast<char*>(object) + size, 1, room - size);
+    EXPECT_TRUE(filled(object, size, 1));
+    free_object(object);
+  }
 }
 
 TEST_F(Realloc, MisuseIsToldAndNothingIsDone) {
@@ -204,13 +235,13 @@ TEST(ReallocShort, WithoutMemoryAShrunkObjectStays) {
     void* const object = alloc(3 * kMiB);
     fill(object, 3 * kMiB, 1);
     if (!limit_address_space(kMiB)) return kCannot;
-    while (alloc(900 * kKiB) != nullptr) {
-    }
-    while (alloc(70 * kKiB) != nullptr) {
+    for (const size_t size : {kLargeMost, 900 * kKiB, 70 * kKiB, 20 * kKiB}) {
+      while (alloc(size) != nullptr) {
+      }
     }
     errno = 0;
     if (resize(object, 9 * kMiB) != nullptr || errno != ENOMEM || !filled(object, 3 * kMiB, 1)) return kFailed;
-    return resize(object, 80 * kKiB) == object && filled(object, 80 * kKiB, 1) ? kPassed : kFailed;
+    return resize(object, 10 * kKiB) == object && filled(object, 10 * kKiB, 1) ? kPassed : kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no limits here";
   EXPECT_EQ(result, kPassed);

@@ -32,7 +32,9 @@ T copied(const void* address, size_t offset = 0) {
 class Reader {
  public:
   uint8_t code(const void* address) const {
-    return copied<uint8_t>(layout_.chunk_table, reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift);
+    const uintptr_t chunk = reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift;
+    const auto entry = copied<uint16_t>(layout_.chunk_table, chunk * layout_.chunk_entry_bytes);
+    return static_cast<uint8_t>(entry / layout_.chunk_entry_step);
   }
   // The descriptor of an address's chunk, or of its huge object.
   const char* descriptor(const void* address) const {
@@ -46,6 +48,26 @@ class Reader {
   template <class T>
   T info(unsigned bin, uint32_t offset) const {
     return copied<T>(layout_.bin_info, size_t{bin} * layout_.bin_info_bytes + offset);
+  }
+  // Whether a walk over all fields comes by this one.
+  bool in_fields(const char* descriptor) const {
+    const auto* field = copied<const char*>(layout_.fields);
+    while (field != nullptr && field != descriptor) field = copied<const char*>(field, layout_.field_next_offset);
+    return field != nullptr;
+  }
+  // The entry of the large object that starts at the address; granules taken in its field, in occupancy words.
+  uint32_t entry(const char* field, const void* object) const {
+    const auto granules = copied<uint32_t>(field, layout_.field_granules_offset);
+    const size_t number =
+        static_cast<size_t>(static_cast<const char*>(object) - copied<char*>(field, layout_.field_base_offset)) >>
+        layout_.granule_shift;
+    return copied<uint32_t>(field, layout_.field_bytes + granules / 64 * 24 + number * 4);
+  }
+  uint64_t taken_granules(const char* field) const {
+    const auto granules = copied<uint32_t>(field, layout_.field_granules_offset);
+    uint64_t n = 0;
+    for (size_t i = 0; i < granules / 64; ++i) n += popcount(copied<uint64_t>(field, layout_.field_bytes + i * 8));
+    return n;
   }
   // Bits set in the occupancy words: the last ones of a descriptor.
   uint64_t taken(const char* descriptor) const {
@@ -86,8 +108,9 @@ class Reader {
     uint64_t n = 0;
     constexpr uint64_t kNext = (uint64_t{1} << 48) - 512;
     const unsigned shift = lowest_bit(layout_.magazine_bytes);
-    for (unsigned stack = 0; stack < 2; ++stack) {
-      const auto head = copied<uint64_t>(layout_.depot, size_t{bin} * layout_.depot_bin_bytes + stack * 8);
+    for (unsigned i = 0; i < 2 * layout_.depot_shards; ++i) {
+      const size_t entry = size_t{i / 2} * layout_.bins + bin;
+      const auto head = copied<uint64_t>(layout_.depot, entry * layout_.depot_bin_bytes + i % 2 * 8);
       for (uint64_t bundle = head >> layout_.stack_tag_bits << shift; bundle != 0;
            bundle = copied<uint64_t>(reinterpret_cast<void*>(bundle), layout_.magazine_link_offset)) {
         for (uint64_t magazine = bundle; magazine != 0; magazine = header(magazine) & kNext) {
@@ -133,10 +156,21 @@ TEST(Layout, LeadsFromEveryObjectToItsBin) {
       EXPECT_EQ(copied<size_t>(descriptor, folio_layout.huge_reserved_offset), huge_at(object)->reserved_bytes);
       EXPECT_EQ(copied<size_t>(descriptor, folio_layout.huge_touched_offset), huge_at(object)->touched_bytes);
       EXPECT_EQ(copied<uint32_t>(descriptor, folio_layout.huge_state_offset), kHugeLive);
+    } else if (code == folio_layout.code_large) {
+      const char* const base = copied<char*>(descriptor, folio_layout.field_base_offset);
+      const uint32_t granules = copied<uint32_t>(descriptor, folio_layout.field_granules_offset);
+      EXPECT_LE(base, object);
+      EXPECT_GE(base + (size_t{granules} << folio_layout.granule_shift), static_cast<char*>(object) + usable(object));
+      EXPECT_TRUE(reader.in_fields(descriptor));
+      const uint32_t entry = reader.entry(descriptor, object);
+      const size_t offset = size_t{entry >> 16 & 63} * 64, bytes = size_t{entry & 0xffff} << folio_layout.granule_shift;
+      EXPECT_EQ(entry >> 31, 1u);
+      EXPECT_EQ(offset, static_cast<size_t>(static_cast<char*>(object) - base) % kGranuleBytes);
+      EXPECT_EQ(bytes - offset, usable(object));
+      EXPECT_EQ(reader.taken_granules(descriptor), entry & 0xffff) << "nothing else is live";
     } else {
       EXPECT_EQ(copied<uint8_t>(descriptor, folio_layout.descriptor_bin_offset), code);
       EXPECT_EQ(reader.bin_size(code), info_of(bin_id(code)).size);
-      EXPECT_EQ(reader.info<bool>(code, folio_layout.bin_info_has_offset_offset), info_of(bin_id(code)).has_offset);
       EXPECT_EQ(reader.info<uint32_t>(code, folio_layout.bin_info_objects_offset), info_of(bin_id(code)).objects);
     }
     free_object(object);
@@ -146,7 +180,7 @@ TEST(Layout, LeadsFromEveryObjectToItsBin) {
 }
 
 TEST(Layout, CountsWhatIsTakenAndWhereItWaits) {
-  for (const size_t size : {size_t{16}, size_t{100}, size_t{3000}, 20 * kKiB, 100 * kKiB}) {
+  for (const size_t size : {size_t{16}, size_t{100}, size_t{3000}, 20 * kKiB, 32 * kKiB}) {
     const BinId bin = bin_of(size);
     std::vector<void*> objects;
     for (unsigned i = 0; i < 2000 && i * size < 40 * kMiB; ++i) objects.push_back(alloc(size));

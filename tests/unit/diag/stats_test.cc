@@ -34,10 +34,12 @@ TEST_F(Stats, LiveIsExactlyWhatIsHeld) {
   uint64_t live = 0, huge = 0;
   for (const size_t size : edge_sizes()) {
     hold(size);
-    if (size > kObjectMost) {
+    if (size > kLargeMost) {
       huge += usable(held_.back());
+    } else if (size > kMediumMost) {
+      live += round_up(usable(held_.back()), kGranuleBytes);  // with what lies before its cache line
     } else {
-      live += info_of(bin_id(chunk_code(held_.back()))).size;  // of a larger bin, where that has resident memory
+      live += info_of(bin_id(chunk_code(held_.back()))).size;
     }
     free_object(alloc(size));  // something to be cached
     if (kSanitized && held_.size() % 10 != 0) continue;
@@ -85,7 +87,7 @@ TEST_F(Stats, EveryResidentByteIsExplained) {
   const Totals t = totals();
   uint64_t resident = 0;
   for (const BinId bin : all_bins()) resident += bin_stats(bin).resident;
-  EXPECT_EQ(t.resident, resident + t.huge_live);
+  EXPECT_EQ(t.resident, resident + large_stats().resident + t.huge_live);
   EXPECT_EQ(t.live + t.cached + t.fragmented + t.dirty, t.resident) << "with nothing waiting that is huge";
 }
 
@@ -95,24 +97,26 @@ TEST_F(Stats, DirtyIsWhatIsFreeAndResident) {
   memset(object, 1, 500 * kKiB);
   EXPECT_EQ(totals().dirty, 0u);
   free_object(object);
-  EXPECT_EQ(totals().dirty, info_of(bin_of(500 * kKiB)).size);
-  void* const huge = alloc(3 * kMiB);
+  const size_t granules = round_up(500 * kKiB + kLineOffsetMost, std::max(kGranuleBytes, os::page_bytes()));
+  EXPECT_EQ(totals().dirty, granules);
+  void* const huge = alloc(12 * kMiB);
   free_object(huge);
-  EXPECT_EQ(totals().dirty, info_of(bin_of(500 * kKiB)).size + 3 * kMiB);
+  EXPECT_EQ(totals().dirty, granules + 12 * kMiB);
   const Totals before = totals();
   EXPECT_GT(clock_collect("test"), 0u);
   EXPECT_EQ(totals().dirty, 0u);
-  EXPECT_GE(totals().purged, before.purged + 3 * kMiB + 500 * kKiB);
+  EXPECT_GE(totals().purged, before.purged + 12 * kMiB + 500 * kKiB);
   EXPECT_GT(totals().purge_calls, before.purge_calls);
 }
 
 TEST_F(Stats, MetadataAndAddressSpace) {
   hold(100);
   hold(3 * kMiB);
+  hold(12 * kMiB);
   const Totals t = totals();
   EXPECT_EQ(t.metadata, metadata_bytes());
   EXPECT_GT(t.metadata, 0u);
-  EXPECT_GE(t.reserved, t.chunks * kChunkBytes + 4 * kMiB);
+  EXPECT_GE(t.reserved, t.chunks * kChunkBytes + large_stats().reserved + 16 * kMiB);
   EXPECT_GE(t.chunks, bin_stats(bin_of(100)).chunks);
   EXPECT_GE(t.threads, 1u);
 }
@@ -196,7 +200,13 @@ TEST_F(Stats, JsonSaysWhatTheTotalsSay) {
   EXPECT_EQ(n["purge_calls"], t.purge_calls);
   EXPECT_EQ(n["busy_sections"], t.busy_sections);
   EXPECT_GT(n["process_rss"], 0u);
-  uint64_t live = t.huge_live, chunks = 0;
+  const LargeStats large = large_stats();
+  EXPECT_GT(large.objects, 0u);
+  EXPECT_EQ(n["large.objects"], large.objects);
+  EXPECT_EQ(n["large.taken"], large.taken);
+  EXPECT_EQ(n["large.resident"], large.resident);
+  EXPECT_EQ(n["large.dirty"], large.dirty);
+  uint64_t live = t.huge_live + large.taken, chunks = 0;
   for (unsigned i = 0; n.count("bins[" + std::to_string(i) + "].bin") != 0; ++i) {
     const std::string row = "bins[" + std::to_string(i) + "].";
     const BinId bin = bin_id(static_cast<unsigned>(n[row + "bin"]));

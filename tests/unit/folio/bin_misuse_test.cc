@@ -85,17 +85,6 @@ TEST_F(BinMisuse, AnInteriorPointerIsToldWithItsObject) {
   }
 }
 
-TEST_F(BinMisuse, BeforeALargeObjectsOffsetIsNotItsStart) {
-  const BinId bin = bin_id(kFirstLarge);
-  for (unsigned i = 0; i < 64; ++i) {
-    char* const object = take(bin);
-    char* const slot = place_of(object).descriptor->slot(place_of(object).object);
-    if (slot != object) EXPECT_EQ(give(bin, {slot}), interior(bin, slot, object));
-    EXPECT_EQ(give(bin, {object}), "");
-    if (slot != object) return;
-  }
-}
-
 TEST_F(BinMisuse, TheUnusedEndOfAChunkIsNoObject) {
   const BinId bin = bin_of(3000);
   char* const object = take(bin);

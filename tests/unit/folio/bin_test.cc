@@ -65,7 +65,7 @@ TEST(Bin, TakesWhatIsAskedForAllDifferentAndAligned) {
       for (unsigned i = 0; i < got; ++i) {
         ASSERT_TRUE(seen.insert(objects[i]).second);
         ASSERT_EQ(chunk_code(objects[i]), index(bin));
-        ASSERT_TRUE(aligned_to(objects[i], info.has_offset ? 64 : size_t{1} << info.natural_shift));
+        ASSERT_TRUE(aligned_to(objects[i], size_t{1} << info.natural_shift));
         const Place place = place_of(objects[i]);
         ASSERT_TRUE(place.taken());
         ASSERT_EQ(place.base, objects[i]);
@@ -122,7 +122,7 @@ TEST(Bin, TheFullestFolioWithRoomIsTakenFromAndOfEqualsTheLowest) {
 }
 
 TEST(Bin, LowerChunksBeforeHigherOnes) {
-  const BinId bin = bin_of(300 * kKiB);
+  const BinId bin = bin_of(32 * kKiB);
   const unsigned per_chunk = info_of(bin).objects;
   Taken taken(bin);
   taken.take(4 * per_chunk);
@@ -138,7 +138,7 @@ TEST(Bin, LowerChunksBeforeHigherOnes) {
 
 // Of objects of a page and more those that are resident come first, wherever they lie.
 TEST(Bin, ResidentObjectsFirst) {
-  const BinId each = bin_of(300 * 1024);
+  const BinId each = bin_of(32 * 1024);
   void* objects[20];
   for (void*& object : objects) ASSERT_EQ(take_objects(each, &object, 1), 1u);
   give_objects(each, objects, 20, "test");
@@ -158,27 +158,6 @@ TEST(Bin, ResidentObjectsFirst) {
   purge_bins(PurgeWhich::kAll, ~size_t{0});
 }
 
-// Where the bin itself has nothing resident, a neighbour's resident object saves touching pages anew.
-TEST(Bin, ALargeObjectMayComeFromALargerBin) {
-  const BinId wanted = bin_of(300 * 1024), neighbour = bin_of(400 * 1024), far = bin_of(900 * 1024);
-  bool zero = true;
-  void* of_neighbour = nullptr;
-  void* of_far = nullptr;
-  ASSERT_EQ(take_objects(neighbour, &of_neighbour, 1), 1u);
-  ASSERT_EQ(take_objects(far, &of_far, 1), 1u);
-  give_objects(neighbour, &of_neighbour, 1, "test");
-  give_objects(far, &of_far, 1, "test");
-  void* const object = take_large(wanted, &zero);
-  EXPECT_EQ(object, of_neighbour);
-  EXPECT_FALSE(zero);
-  void* const own = take_large(wanted, &zero);
-  ASSERT_NE(own, nullptr);
-  EXPECT_EQ(chunk_code(own), index(wanted)) << "more than twice the size would be too much";
-  give_objects(neighbour, &object, 1, "test");
-  give_objects(wanted, &own, 1, "test");
-  purge_bins(PurgeWhich::kAll, ~size_t{0});
-}
-
 TEST(Bin, OneTakeReachesOverFoliosAndChunks) {
   Taken taken(bin64);
   taken.take(3 * 64);
@@ -187,18 +166,20 @@ TEST(Bin, OneTakeReachesOverFoliosAndChunks) {
   ASSERT_EQ(take_objects(bin64, objects, 6), 6u);
   EXPECT_TRUE(std::is_sorted(objects, objects + 6));
   give_objects(bin64, objects, 6, "test");
-  // Objects of which a chunk holds two: eight come from four chunks, if these are open already.
-  const BinId largest = bin_of(kObjectMost);
-  void* large[8];
-  unsigned got = 0;
-  while (got < 8) got += take_objects(largest, large + got, 1);
-  give_objects(largest, large, 8, "test");
-  ASSERT_EQ(take_objects(largest, large, 8), 8u);
-  give_objects(largest, large, 8, "test");
+  // More of the largest than a chunk has left: they come from two chunks, if these are open already.
+  const BinId largest = bin_of(kMediumMost);
+  const unsigned per_chunk = info_of(largest).objects;
+  ASSERT_LT(per_chunk, 64u);
+  Taken large(largest);
+  large.take(2 * per_chunk);
+  large.give(per_chunk - 3, per_chunk + 3);
+  ASSERT_EQ(take_objects(largest, objects, 6), 6u);
+  EXPECT_NE(chunk_start(objects[0]), chunk_start(objects[5]));
+  give_objects(largest, objects, 6, "test");
 }
 
 TEST(Bin, InOpenChunksOpensNone) {
-  const BinId bin = bin_of(700 * kKiB);
+  const BinId bin = bin_of(30 * kKiB);
   Taken(bin).take(1);  // so that there is one
   const size_t chunks = region_chunks();
   std::vector<void*> objects(1);
@@ -211,7 +192,7 @@ TEST(Bin, InOpenChunksOpensNone) {
 }
 
 TEST(Bin, GivesObjectsOfManyFoliosAndChunksInOneCall) {
-  for (const BinId bin : {bin_of(8), bin64, bin_of(3000), bin_of(40 * kKiB)}) {
+  for (const BinId bin : {bin_of(8), bin64, bin_of(3000), bin_of(30 * kKiB)}) {
     std::vector<void*> objects;
     while (objects.size() < 62 * 4) {
       void* some[62];
@@ -237,7 +218,7 @@ TEST(Bin, PlaceOfFindsTheObjectOfEveryAddress) {
     ASSERT_NE(place.descriptor, nullptr);
     EXPECT_FALSE(place.damaged);
     const size_t bytes = static_cast<size_t>(place.slot_end - object);
-    EXPECT_GE(bytes, info_of(bin).size - (info_of(bin).has_offset ? kLargeOffsetMost : 0));
+    EXPECT_GE(bytes, info_of(bin).size);
     for (size_t at = 0; at < bytes; at += 1 + bytes / 50) {
       EXPECT_EQ(place_of(object + at).base, object);
       EXPECT_EQ(place_of(object + at).object, place.object);
@@ -270,8 +251,8 @@ TEST(Bin, ZeroSaysWhatIsTrue) {
 
 TEST(Bin, ZeroIsKnownOfWholePagesInAFreshChunk) {
   const size_t page = os::page_bytes();
-  for (const size_t size : {20 * kKiB, 200 * kKiB, kObjectMost}) {
-    const BinId bin = bin_of(size);
+  for (const size_t size : {4 * kKiB, 16 * kKiB, 32 * kKiB}) {
+    const BinId bin = aligned_bin(size, size);
     if (info_of(bin).size % page != 0) continue;
     std::set<char*> old_chunks;
     visit_chunks(bin, [&](Descriptor& d) { return old_chunks.insert(d.chunk).second; });
@@ -368,7 +349,7 @@ TEST(Bin, RandomTakesAndGivesKeepEveryInvariant) {
 
 TEST(Bin, ThreadsNeverShareAnObject) {
   constexpr unsigned kThreads = 4;
-  for (const BinId bin : {bin_of(8), bin64, bin_of(1000), bin_of(5000), bin_of(100 * kKiB)}) {
+  for (const BinId bin : {bin_of(8), bin64, bin_of(1000), bin_of(5000), bin_of(30 * kKiB)}) {
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < kThreads; ++t) {
       threads.emplace_back([bin, t] {

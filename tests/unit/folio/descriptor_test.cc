@@ -102,37 +102,15 @@ TEST(Descriptor, ObjectsStartInTheirSlotsAndEveryAddressFindsItsOwn) {
     const BinInfo& info = d.info();
     for (unsigned object = 0; object < info.objects; ++object) {
       char* const slot = d.slot(object);
-      char* const start = object_at(d, object);
       ASSERT_EQ(static_cast<size_t>(slot - d.chunk), size_t{object} * info.size);
-      ASSERT_GE(start, slot);
-      ASSERT_LE(start - slot, static_cast<ptrdiff_t>(info.has_offset ? kLargeOffsetMost : 0));
-      for (const char* at :
-           std::initializer_list<const char*>{slot, start, slot + info.size / 2, slot + info.size - 1}) {
+      ASSERT_EQ(object_at(d, object), slot);
+      for (const char* at : {slot, slot + info.size / 2, slot + info.size - 1}) {
         ASSERT_EQ(object_number(info, at), object) << "bin " << index(bin);
       }
     }
     for (const char* at = d.slot(info.objects); at < d.chunk + kChunkBytes; at += 61) {
       ASSERT_GE(object_number(info, at), info.objects) << "the chunk's end is no object, bin " << index(bin);
     }
-  }
-}
-
-TEST(Descriptor, LargeObjectsStartAtManyCacheLines) {
-  const BinId bin = bin_id(kFirstLarge);
-  std::vector<unsigned> counts(64);
-  unsigned objects = 0;
-  for (unsigned chunk = 1; chunk <= 100; ++chunk) {
-    Shape shape(bin, reinterpret_cast<char*>(kChunkBytes * (1000000 + chunk)));
-    for (unsigned object = 0; object < shape.d().info().objects; ++object, ++objects) {
-      const auto offset = static_cast<size_t>(object_at(shape.d(), object) - shape.d().slot(object));
-      ASSERT_EQ(offset % 64, 0u);
-      ++counts[offset / 64];
-    }
-  }
-  // Every cache line of a page, none much more often than the others.
-  for (unsigned line = 0; line < 64; ++line) {
-    EXPECT_GT(counts[line] * 64 * 2, objects) << line;
-    EXPECT_LT(counts[line] * 64, objects * 2) << line;
   }
 }
 

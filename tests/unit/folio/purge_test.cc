@@ -186,8 +186,8 @@ TEST_F(Purge, TakingClearsTheMark) {
 }
 
 TEST_F(Purge, GoesInStepsOfAboutWhatIsAsked) {
-  std::vector<BinId> some = {bin_of(16),    bin_of(200),        bin_of(3000),
-                             bin_of(10000), bin_of(100 * kKiB), bin_of(900 * kKiB)};
+  std::vector<BinId> some = {bin_of(16),    bin_of(200),       bin_of(3000),
+                             bin_of(10000), bin_of(20 * kKiB), bin_of(32 * kKiB)};
   int64_t sum = 0;
   for (const BinId bin : some) {
     std::vector<void*> objects = take_filled(bin, 3 * info_of(bin).objects);
@@ -218,7 +218,7 @@ TEST_F(Purge, NeighboursGoInOneCall) {
 }
 
 TEST_F(Purge, WhatTheKernelRefusedIsTriedAgain) {
-  for (const BinId bin : {bin_of(64), bin_of(3000), bin_of(5000), bin_of(100 * kKiB)}) {
+  for (const BinId bin : {bin_of(64), bin_of(3000), bin_of(5000), bin_of(30 * kKiB)}) {
     std::vector<void*> objects = take_filled(bin, several(bin));
     char* const locked = chunk_start(objects[0]);
     if (!lock_page(locked)) {
@@ -283,8 +283,7 @@ TEST_F(Purge, RandomUseKeepsTheAccountsExact) {
 }
 
 TEST_F(Purge, ThreadsUseWhatAnotherPurges) {
-  const BinId bins_used[] = {bin_of(16),   bin_of(500),        bin_of(3000),
-                             bin_of(5000), bin_of(100 * kKiB), bin_of(900 * kKiB)};
+  const BinId bins_used[] = {bin_of(16), bin_of(500), bin_of(3000), bin_of(5000), bin_of(20 * kKiB), bin_of(32 * kKiB)};
   std::atomic<bool> stop{false};
   std::thread purger([&] {
     for (unsigned i = 0; !stop.load(std::memory_order_relaxed); ++i) {

@@ -157,6 +157,30 @@ TEST(Os, PurgeOfWhatCannotGoIsRefused) {
   EXPECT_EQ(errno, 0);
 }
 
+TEST(Os, ResidencyIsWhatIsTouched) {
+  const Reserved space(64 * page);
+  unsigned char there[64];
+  memset(there, 0xff, sizeof there);
+  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
+  for (const unsigned char one : there) EXPECT_EQ(one & 1, 0);
+  for (size_t i = 0; i < 64; i += 3) space.at()[i * page] = 1;
+  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(there[i] & 1, i % 3 == 0) << i;
+  EXPECT_TRUE(os::purge(space.at(), 32 * page));
+  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(there[i] & 1, i >= 32 && i % 3 == 0) << i;
+}
+
+TEST(Os, ResidencyOfWhatIsNotMappedIsNotKnown) {
+  Reserved space(4 * page);
+  space.unmap(2 * page, page);
+  unsigned char there[4];
+  errno = 0;
+  EXPECT_FALSE(os::residency(space.at(), 4 * page, there));
+  EXPECT_FALSE(os::residency(space.at() + 8, page, there)) << "no page starts there";
+  EXPECT_EQ(errno, 0);
+}
+
 // What move_pages said.
 struct Moved {
   size_t bytes;

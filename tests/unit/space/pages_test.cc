@@ -1,6 +1,7 @@
 #include "space/pages.h"
 
 #include "os/os.h"
+#include "unit/child.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -29,6 +30,7 @@ class Counts {
 
 size_t excess(int64_t live, int64_t dirty, bool large = false) {
   const Counts counts(live * kSigned, dirty * kSigned, large);
+  forget_recent_live();
   return dirty_excess() / kMiB;
 }
 
@@ -75,6 +77,32 @@ TEST(Pages, OfLargeObjectsTwiceWhatIsLiveIsTolerated) {
   EXPECT_EQ(excess(0, 17, true), 1u);
 }
 
+TEST(Pages, OfLargeObjectsWhatWasLiveSinceTheLastTickIsTolerated) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  {
+    const Counts live(50 * kSigned, 17 * kSigned, true);  // above the floor: it is looked at
+    EXPECT_EQ(dirty_excess(), 0u);
+  }
+  {
+    const Counts freed(0, 50 * kSigned, true);
+    EXPECT_EQ(dirty_excess(), 0u) << "all that was live";
+  }
+  {
+    const Counts more(0, 67 * kSigned, true);
+    EXPECT_EQ(dirty_excess() / kMiB, 1u) << "and a floor more";
+    forget_recent_live();
+    EXPECT_EQ(dirty_excess() / kMiB, 51u) << "a tick later nothing but the floor";
+  }
+  {
+    const Counts live(200 * kSigned, 17 * kSigned, true);
+    EXPECT_EQ(dirty_excess(), 0u);
+  }
+  const Counts freed(0, 200 * kSigned, true);
+  EXPECT_EQ(dirty_excess() / kMiB, 200u - 64 - 16) << "no more than kLargeTolerated";
+  forget_recent_live();
+}
+
 TEST(Pages, WithoutDecayNothingIsTolerated) {
   const SavedOptions saved;
   options.decay = 0;
@@ -96,6 +124,116 @@ TEST(Pages, EstimatesThatAreOffTheMarkAreSurvived) {
   EXPECT_EQ(excess(-10, 5), 0u);
   EXPECT_EQ(excess(0, -5), 0u);
   EXPECT_EQ(excess(-1000, 40), 40u - static_cast<size_t>(options.dirty_floor)) << "a negative quarter is no bound";
+}
+
+// ---- zero_pages ----
+
+// A range whose pages hold 0xa5, or nothing, as `holds` says of each.
+class Range {
+ public:
+  explicit Range(size_t pages) : bytes_(pages * page_), at_(static_cast<char*>(os::reserve(bytes_, page_))) {}
+  ~Range() { os::unreserve(at_, bytes_); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+  template <class Holds>
+  void touch(Holds&& holds) {
+    EXPECT_TRUE(os::purge(at_, bytes_));
+    for (size_t i = 0; i < bytes_ / page_; ++i) {
+      if (holds(i)) memset(at_ + i * page_, 0xa5, page_);
+    }
+  }
+  size_t resident_pages() const {
+    std::vector<unsigned char> there(bytes_ / page_);
+    EXPECT_TRUE(os::residency(at_, bytes_, there.data()));
+    size_t n = 0;
+    for (const unsigned char page : there) n += page & 1;
+    return n;
+  }
+  char* at() const { return at_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  const size_t page_ = os::page_bytes();
+  const size_t bytes_;
+  char* const at_;
+};
+
+TEST(ZeroPages, AnyRangeOfAnyPagesBecomesZeroAndNothingElse) {
+  const size_t page = os::page_bytes();
+  const Range range(700);  // more than are looked at in one piece
+  std::mt19937 random(9);
+  for (unsigned round = 0; round < rounds(300); ++round) {
+    const unsigned often = 1 + random() % 10;
+    const_cast<Range&>(range).touch([&](size_t) { return random() % often == 0; });
+    std::vector<char> before(range.at(), range.at() + range.bytes());
+    const size_t from = random() % (range.bytes() / 2);
+    const size_t bytes = random() % 3 == 0 ? random() % (4 * page) : random() % (range.bytes() - from);
+    zero_pages(range.at() + from, bytes);
+    ASSERT_TRUE(all_zero(range.at() + from, bytes)) << from << " " << bytes;
+    ASSERT_EQ(memcmp(range.at(), before.data(), from), 0);
+    ASSERT_EQ(memcmp(range.at() + from + bytes, before.data() + from + bytes, range.bytes() - from - bytes), 0);
+  }
+}
+
+TEST(ZeroPages, WhatIsNotResidentIsNotTouched) {
+  Range range(512);
+  range.touch([](size_t) { return false; });
+  zero_pages(range.at(), range.bytes());
+  EXPECT_EQ(range.resident_pages(), 0u);
+  range.touch([](size_t i) { return i % 8 != 0; });
+  const size_t before = range.resident_pages();
+  zero_pages(range.at(), range.bytes());
+  EXPECT_EQ(range.resident_pages(), before) << "most are there: these are cleared";
+}
+
+TEST(ZeroPages, WhereFewAreResidentTheyGoBack) {
+  Range range(512);
+  range.touch([](size_t i) { return i % 8 == 0; });
+  zero_pages(range.at(), range.bytes());
+  EXPECT_EQ(range.resident_pages(), 0u);
+  EXPECT_TRUE(all_zero(range.at(), range.bytes()));
+}
+
+TEST(ZeroPages, WhatMayNotGoIsCleared) {
+  Range range(512);
+  range.touch([](size_t i) { return i % 8 == 0; });
+  if (!lock_page(range.at() + 16 * os::page_bytes())) GTEST_SKIP() << "no memory may be locked here";
+  zero_pages(range.at(), range.bytes());
+  EXPECT_TRUE(all_zero(range.at(), range.bytes()));
+  unlock_page(range.at() + 16 * os::page_bytes());
+}
+
+TEST(ZeroPages, WhereTheKernelDoesNotTellAllIsCleared) {
+  const int result = in_child([] {
+    Range range(512);
+    range.touch([](size_t i) { return i % 2 == 0; });
+    if (!refuse_call(SYS_mincore, ENOSYS)) return kCannot;
+    zero_pages(range.at(), range.bytes());
+    return all_zero(range.at(), range.bytes()) ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+// Of a page that is swapped out the kernel says that it is not resident; what it holds comes back when it is touched.
+// A filter that says so of pages at random stands in for a swap device.
+TEST(ZeroPages, APageThatIsSwappedOutBecomesZeroToo) {
+  const int result = in_child([] {
+    Range range(512);
+    range.touch([](size_t) { return true; });
+    if (!answer_call(SYS_mincore, [](uint64_t, uint64_t bytes, uint64_t pages) {
+          for (size_t i = 0; i < bytes / os::page_bytes(); ++i) {
+            reinterpret_cast<unsigned char*>(pages)[i] = i % 3 != 0;
+          }
+        })) {
+      return kCannot;
+    }
+    zero_pages(range.at(), range.bytes());
+    return all_zero(range.at(), range.bytes()) ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST(Pages, PurgesAreCounted) {

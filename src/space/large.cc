@@ -1,0 +1,449 @@
+#include "space/large.h"
+
+#include "base/bits.h"
+#include "os/os.h"
+#include "space/chunk_table.h"
+#include "space/metadata.h"
+#include "space/pages.h"
+
+namespace folio {
+
+constinit Atomic<Field*> fields{nullptr};
+
+namespace {
+
+constexpr uint32_t kLive = uint32_t{1} << 31;
+constexpr unsigned kLinesShift = 16;
+
+uint32_t make_entry(unsigned granules, size_t offset) {
+  return kLive | static_cast<uint32_t>(offset / 64) << kLinesShift | granules;
+}
+unsigned granules_in(uint32_t entry) { return entry & 0xffff; }
+size_t offset_in(uint32_t entry) { return size_t{entry >> kLinesShift & 63} * 64; }
+
+char* granule_at(const Field& f, unsigned g) { return f.base + (size_t{g} << kGranuleShift); }
+unsigned granule_of(const Field& f, const void* address) {
+  return static_cast<unsigned>((static_cast<const char*>(address) - f.base) >> kGranuleShift);
+}
+int64_t bytes_in(unsigned granules) { return int64_t{granules} << kGranuleShift; }
+
+// Where pages are larger than granules, objects are whole pages.
+unsigned granules_a_page() {
+  const size_t page = os::page_bytes();
+  return page <= kGranuleBytes ? 1 : static_cast<unsigned>(page >> kGranuleShift);
+}
+
+unsigned granules_for(size_t bytes) {
+  return static_cast<unsigned>(round_up(bytes, kGranuleBytes * granules_a_page()) >> kGranuleShift);
+}
+
+// Calls visit(word, mask, first granule) for the words of a run, in ascending order, until it returns false.
+template <class Visit>
+void visit_words(unsigned from, unsigned count, Visit&& visit) {
+  while (count != 0) {
+    const unsigned bit = from % 64, length = 64 - bit < count ? 64 - bit : count;
+    if (!visit(from / 64, low_mask(length) << bit, from)) return;
+    from += length;
+    count -= length;
+  }
+}
+
+// Calls visit(first bit, length, mask) for the runs of set bits in a word, in pieces of at most `most`.
+template <class Visit>
+void visit_runs(uint64_t word, unsigned most, Visit&& visit) {
+  while (word != 0) {
+    const unsigned at = lowest_bit(word);
+    const uint64_t after = ~word >> at;
+    const unsigned run = after == 0 ? 64 - at : lowest_bit(after), length = run < most ? run : most;
+    const uint64_t mask = low_mask(length) << at;
+    visit(at, length, mask);
+    word &= ~mask;
+  }
+}
+
+// ---- Runs ----
+
+// The first granule from `at` on whose occupancy (or its contrary) is set, or `end`. [hint] seq_cst: this may be the
+// second look after `longest` was lowered; pairs with clear.
+template <class Load>
+unsigned next_bit(Load&& load, unsigned at, unsigned end) {
+  while (at < end) {
+    const uint64_t word = load(at / 64) >> at % 64;
+    if (word != 0) {
+      at += lowest_bit(word);
+      return at < end ? at : end;
+    }
+    at = (at / 64 + 1) * 64;
+  }
+  return end;
+}
+
+unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
+  unsigned n = 0;
+  visit_words(from, count, [&](unsigned w, uint64_t mask, unsigned) {
+    n += popcount(f.resident(w).load(order::relaxed) & mask);  // relaxed: a guess
+    return true;
+  });
+  return n;
+}
+
+struct Run {
+  unsigned from, missing, length;  // missing: granules to touch anew; length: of the free run
+  bool better(const Run& than) const {
+    if (missing != than.missing) return missing < than.missing;
+    return length != than.length ? length < than.length : from < than.from;
+  }
+};
+
+// The best run for `count` granules, at a multiple of `step`. False if there is none. In a free run, the place that
+// misses fewest is at its start, where resident granules begin, or where they end.
+bool find_run(Field& f, unsigned count, unsigned step, Run* best) {
+  const auto taken = [&](unsigned w) { return f.occupancy(w).load(order::seq_cst); };  // [hint] seq_cst: see next_bit
+  const auto free = [&](unsigned w) { return ~taken(w); };
+  const auto resident = [&](unsigned w) { return f.resident(w).load(order::relaxed); };  // relaxed: a guess
+  const auto missing = [&](unsigned w) { return ~resident(w); };
+  bool found = false;
+  for (unsigned at = 0; (at = next_bit(free, at, f.granules)) < f.granules;) {
+    const unsigned end = next_bit(taken, at, f.granules);
+    const auto consider = [&](size_t from) {
+      if (from < at || from + count > end) return;
+      const auto place = static_cast<unsigned>(from);
+      const Run run = {place, count - count_resident_in(f, place, count), end - at};
+      if (!found || run.better(*best)) *best = run;
+      found = true;
+    };
+    if (end - at >= count) {
+      consider(round_up(at, step));
+      for (unsigned low = at; (low = next_bit(resident, low, end)) < end;) {
+        const unsigned high = next_bit(missing, low, end);
+        consider(round_up(low, step));
+        if (high - at >= count) consider(round_down(high - count, step));
+        low = high;
+      }
+      if (found && best->missing == 0 && best->length == count) return true;
+    }
+    at = end;
+  }
+  return found;
+}
+
+void raise_longest(Field& f) {
+  // [hint] seq_cst: after the bits were cleared; pairs with lower_longest.
+  if (f.longest.load(order::seq_cst) != f.granules) f.longest.store(f.granules, order::seq_cst);
+}
+
+void clear(Field& f, unsigned from, unsigned count) {
+  visit_words(from, count, [&](unsigned w, uint64_t mask, unsigned) {
+    // [large] release: the last use of the granules; pairs with set. [hint] seq_cst: before `longest` is looked at.
+    f.occupancy(w).fetch_and(~mask, order::seq_cst);
+    return true;
+  });
+  raise_longest(f);
+}
+
+// Takes the run, or nothing of it.
+bool set(Field& f, unsigned from, unsigned count) {
+  bool whole = true;
+  visit_words(from, count, [&](unsigned w, uint64_t mask, unsigned first) {
+    uint64_t now = f.occupancy(w).load(order::relaxed);  // relaxed: a guess
+    do {
+      whole = (now & mask) == 0;
+      // [large] acquire: sees what the last owner wrote, and its pages' state; pairs with clear.
+    } while (whole && !f.occupancy(w).compare_exchange(now, now | mask, order::acquire));
+    if (!whole && first != from) clear(f, from, first - from);
+    return whole;
+  });
+  return whole;
+}
+
+// Notes that granules which the caller has taken are in use from now on. Calls visit(first, count) for those that were
+// resident. Returns whether there were any.
+template <class Visit>
+bool note_taken(Field& f, unsigned from, unsigned count, Visit&& visit) {
+  bool any = false;
+  visit_words(from, count, [&](unsigned w, uint64_t mask, unsigned first) {
+    // Relaxed: both change only while their granules are taken, by the taker; the occupancy orders them.
+    const uint64_t was = f.resident(w).load(order::relaxed) & mask;
+    if (was != mask) {
+      f.resident(w).fetch_or(mask, order::relaxed);  // relaxed: see above
+      count_resident(bytes_in(popcount(mask & ~was)));
+    }
+    if (was != 0) {
+      any = true;
+      count_dirty(-bytes_in(popcount(was)), true);
+      visit_runs(was, 64, [&](unsigned at, unsigned length, uint64_t) { visit(first - first % 64 + at, length); });
+    }
+    if ((f.aged(w).load(order::relaxed) & mask) != 0) f.aged(w).fetch_and(~mask, order::relaxed);  // relaxed: see above
+    return true;
+  });
+  return any;
+}
+
+// Gives granules of an object back.
+void give(Field& f, unsigned from, unsigned count) {
+  count_dirty(bytes_in(count), true);
+  clear(f, from, count);
+}
+
+// ---- Fields ----
+
+void publish(Field* field) {
+  Field* last = nullptr;
+  // [fields] acq_rel: publishes the header; pairs with the loads of `fields` and `next`.
+  if (fields.compare_exchange(last, field, order::acq_rel)) return;  // [fields] acq_rel: as above
+  while (last != nullptr) {
+    Field* next = nullptr;
+    if (last->next.compare_exchange(next, field, order::acq_rel)) return;  // [fields] acq_rel: as above
+    last = next;
+  }
+}
+
+Field* first_field() { return fields.load(order::acquire); }         // [fields] acquire: pairs with publish
+Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [fields] acquire: pairs with publish
+
+// A field in this address space, not published yet. Null if there is no memory to describe it.
+Field* make_field(char* base, size_t bytes) {
+  // It lies in two windows at most. Both first: what is entered stays so.
+  static_assert(kFieldBytesMost <= size_t{kWindowChunks} * kChunkBytes);
+  if (window_make(base) == nullptr || window_make(base + bytes - 1) == nullptr) return nullptr;
+  const auto count = static_cast<uint32_t>(bytes >> kGranuleShift);
+  auto* field = static_cast<Field*>(metadata_alloc(Field::bytes_for(count)));
+  if (field == nullptr) return nullptr;
+  field->base = base;
+  field->granules = count;
+  field->seal = Field::seal_for(base, count);
+  field->longest.store(count, order::relaxed);  // relaxed: not published yet
+  for (char* chunk = base; chunk != base + bytes; chunk += kChunkBytes) {
+    set_chunk(window_of(chunk), chunk, field, kCodeLarge);
+  }
+  return field;
+}
+
+// A new field whose first `granules` are taken already. Smaller where address space or metadata is short.
+Field* open_field(unsigned granules) {
+  const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
+  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 2 < least ? least : bytes / 2) {
+    if (void* base = os::reserve(bytes, kChunkBytes)) {
+      if (Field* field = make_field(static_cast<char*>(base), bytes)) {
+        set(*field, 0, granules);
+        publish(field);
+        return field;
+      }
+      os::unreserve(base, bytes);
+    }
+    if (bytes == least) return nullptr;
+  }
+}
+
+// Lowers the hint after a search that failed, unless there is such a run by now.
+bool lower_longest(Field& f, unsigned count, unsigned step, Run* run) {
+  if (step != granules_a_page()) return false;  // it failed for the alignment, perhaps
+  f.longest.store(count - 1, order::seq_cst);   // [hint] seq_cst: before the second look; pairs with raise_longest
+  if (!find_run(f, count, step, run)) return false;
+  raise_longest(f);
+  return true;
+}
+
+Field* take_run(unsigned count, unsigned step, unsigned* from) {
+  constexpr unsigned kTries = 64;  // then another field: others take here all the time
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    for (unsigned i = 0; i < kTries; ++i) {
+      // [hint] seq_cst: pairs with raise_longest.
+      if (f->longest.load(order::seq_cst) < count) break;
+      Run run;
+      if (!find_run(*f, count, step, &run) && !lower_longest(*f, count, step, &run)) break;
+      if (!set(*f, run.from, count)) continue;
+      *from = run.from;
+      return f;
+    }
+  }
+  *from = 0;
+  return open_field(count);
+}
+
+size_t line_offset(const char* address) {
+  return ((reinterpret_cast<uintptr_t>(address) >> kGranuleShift) * 0x9e3779b97f4a7c15u >> 58) * 64;
+}
+
+}  // namespace
+
+void* large_alloc(size_t size, size_t alignment, bool zeroed) {
+  const bool hashed = alignment <= 64;
+  const unsigned count = granules_for(hashed ? size + kLineOffsetMost : size == 0 ? 1 : size);
+  const unsigned page_step = granules_a_page();
+  const auto align_step = static_cast<unsigned>(alignment >> kGranuleShift);
+  unsigned from;
+  Field* f = take_run(count, align_step > page_step ? align_step : page_step, &from);
+  if (f == nullptr) return nullptr;
+  char* const start = granule_at(*f, from);
+  const size_t offset = hashed ? line_offset(start) : 0;
+  char* const object = start + offset;
+  note_taken(*f, from, count, [&](unsigned first, unsigned n) {
+    if (!zeroed) return;
+    char* low = granule_at(*f, first);
+    char* high = granule_at(*f, first + n);
+    if (low < object) low = object;
+    if (high > object + size) high = object + size;
+    if (low < high) zero_pages(low, static_cast<size_t>(high - low));
+  });
+  f->entry(from).store(make_entry(count, offset), order::relaxed);  // relaxed: who frees it got it from the caller
+  return object;
+}
+
+size_t large_good_size(size_t size) {
+  return (size_t{granules_for(size + kLineOffsetMost)} << kGranuleShift) - kLineOffsetMost;
+}
+
+LargePlace large_place(const void* address) {
+  LargePlace place{};
+  auto* f = chunk_code(address) == kCodeLarge ? static_cast<Field*>(descriptor_at(address)) : nullptr;
+  if (f == nullptr || !f->sealed()) return place;
+  place.field = f;
+  for (unsigned g = granule_of(*f, address) + 1; g-- != 0;) {
+    const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
+    if (entry == 0) continue;
+    place.granule = g;
+    place.base = granule_at(*f, g) + offset_in(entry);
+    place.usable = (size_t{granules_in(entry)} << kGranuleShift) - offset_in(entry);
+    break;
+  }
+  return place;
+}
+
+bool large_free(void* object) {
+  auto* f = static_cast<Field*>(descriptor_at(object));
+  if (f == nullptr || !f->sealed()) return false;
+  const unsigned g = granule_of(*f, object);
+  uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
+  if (entry == 0 || granule_at(*f, g) + offset_in(entry) != object) return false;
+  // Relaxed: decides which of two frees is the second.
+  if (!f->entry(g).compare_exchange(entry, 0, order::relaxed)) return false;
+  give(*f, g, granules_in(entry));
+  return true;
+}
+
+bool large_resize(void* object, size_t size) {
+  const LargePlace place = large_place(object);
+  if (!place.starts(object)) return false;
+  Field& f = *place.field;
+  Atomic<uint32_t>& entry = f.entry(place.granule);
+  uint32_t now = entry.load(order::relaxed);  // relaxed: the program orders its calls on one object
+  if (now == 0) return false;
+  const size_t offset = offset_in(now);
+  const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
+  if (wanted > had) {
+    if (place.granule + wanted > f.granules || !set(f, end, wanted - had)) return false;
+    note_taken(f, end, wanted - had, [](unsigned, unsigned) {});
+  }
+  // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice.
+  if (!entry.compare_exchange(now, make_entry(wanted, offset), order::relaxed)) {
+    if (wanted > had) give(f, end, wanted - had);
+    return false;
+  }
+  if (wanted < had) give(f, place.granule + wanted, had - wanted);
+  return true;
+}
+
+// ---- Purging ----
+
+namespace {
+
+size_t purge_word(Field& f, unsigned w, uint64_t candidates) {
+  // [large] acquire: the pages are no longer used; pairs with clear.
+  const uint64_t mine = candidates & ~f.occupancy(w).fetch_or(candidates, order::acquire);
+  // Relaxed: the granules are taken. Not those that another purge has had since the caller looked.
+  const uint64_t dirty = mine & f.resident(w).load(order::relaxed);
+  uint64_t gone = 0;
+  visit_runs(dirty, kPurgeRunBytes >> kGranuleShift, [&](unsigned at, unsigned length, uint64_t mask) {
+    if (purge_pages(granule_at(f, w * 64 + at), size_t{length} << kGranuleShift)) gone |= mask;
+  });
+  if (gone != 0) {
+    f.resident(w).fetch_and(~gone, order::relaxed);  // relaxed: the granules are taken
+    count_resident(-bytes_in(popcount(gone)));
+    count_dirty(-bytes_in(popcount(gone)), true);
+  }
+  f.aged(w).fetch_and(~mine, order::relaxed);       // relaxed: a mark only
+  f.occupancy(w).fetch_and(~mine, order::seq_cst);  // [large] release: pairs with set. [hint] seq_cst: as in clear
+  raise_longest(f);
+  return size_t{popcount(gone)} << kGranuleShift;
+}
+
+template <class Visit>
+void visit_dirty(Visit&& visit) {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    for (unsigned w = 0; w < f->words(); ++w) {
+      // Relaxed: guesses, the claim decides.
+      const uint64_t free = f->resident(w).load(order::relaxed) & ~f->occupancy(w).load(order::relaxed);
+      if (free != 0 && !visit(*f, w, free)) return;
+    }
+  }
+}
+
+}  // namespace
+
+size_t large_purge(bool all, size_t most_bytes) {
+  size_t purged = 0;
+  visit_dirty([&](Field& f, unsigned w, uint64_t free) {
+    if (purged >= most_bytes) return false;
+    if (!all) free &= f.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten a purge
+    // Not more than what is left of `most_bytes`, but at least one call's worth.
+    const size_t left = most_bytes - purged < kPurgeRunBytes ? kPurgeRunBytes : most_bytes - purged;
+    const auto most = static_cast<unsigned>(left >> kGranuleShift < 64 ? left >> kGranuleShift : 64);
+    free = lowest_bits(free, most - most % granules_a_page());
+    if (free != 0) purged += purge_word(f, w, free);
+    return true;
+  });
+  return purged;
+}
+
+void large_age() {
+  visit_dirty([](Field& f, unsigned w, uint64_t free) {
+    f.aged(w).fetch_or(free, order::relaxed);  // relaxed: a mark
+    return true;
+  });
+}
+
+// ---- Looking ----
+
+LargeStats large_stats() {
+  LargeStats s{};
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    s.reserved += uint64_t{f->granules} << kGranuleShift;
+    for (unsigned w = 0; w < f->words(); ++w) {
+      const uint64_t taken = f->occupancy(w).load(order::relaxed);    // relaxed: a picture of a moving thing
+      const uint64_t resident = f->resident(w).load(order::relaxed);  // relaxed: as above
+      s.taken += uint64_t{popcount(taken)} << kGranuleShift;
+      s.resident += uint64_t{popcount(resident)} << kGranuleShift;
+      s.dirty += uint64_t{popcount(resident & ~taken)} << kGranuleShift;
+    }
+    for (unsigned g = 0; s.taken != 0 && g < f->granules;) {
+      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
+      if (entry != 0) ++s.objects;
+      g += entry != 0 ? granules_in(entry) : 1;
+    }
+  }
+  return s;
+}
+
+bool large_check() {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    if (!f->sealed()) return false;
+    unsigned end = 0, free = 0;  // of the object before; how many in a row
+    for (unsigned g = 0; g < f->granules; ++g) {
+      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: nothing is in flight
+      if (entry != 0) {
+        if (g < end || g + granules_in(entry) > f->granules) return false;
+        end = g + granules_in(entry);
+      }
+      // relaxed: as above
+      const bool taken = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;
+      const bool resident = (f->resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;  // relaxed: as above
+      if (taken != (g < end) || (taken && !resident)) return false;
+      free = taken ? 0 : free + 1;
+      if (free > f->longest.load(order::relaxed)) return false;  // relaxed: as above
+    }
+  }
+  return true;
+}
+
+}  // namespace folio

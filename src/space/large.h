@@ -1,0 +1,104 @@
+// Large objects: more than the largest bin serves, up to 8 MiB. They lie in fields, 64 MiB of address space each, in
+// runs of granules of 16 KiB; so what is freed in one size serves another, together with its free neighbours, and its
+// pages need not be touched anew.
+//
+//   Field | occupancy[f] | resident[f] | aged[f] |  entry[g]          words of 64 granules; an entry for each granule
+//
+//   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
+//   resident    which granules may have resident pages; the others read as zero.
+//   aged        which of these were free at the last tick.
+//   entry[g]    not 0: a live object starts in granule g. | 1 : 1 | cache lines from the granule : 6 | granules : 16 |
+//
+//   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all
+//            back and choose again. Write the entry.
+//   give     take the entry away: whoever does is the one who frees. Clear the bits.
+//   purge    as take, but what is free and resident; madvise; clear resident; clear the bits.
+//
+// Of several that want overlapping runs, the one that got furthest meets nobody further on, so one succeeds. A thread
+// that stops in between keeps these granules from the others, nothing else.
+//
+// Which run: the one with the fewest pages to touch anew; of equal ones the shortest, then the lowest. What the program
+// gets starts at a cache line of the first 4 KiB that is a hash of the address, so that large objects do not gather in
+// the same cache sets [SuperMalloc §5].
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+
+namespace folio {
+
+inline constexpr unsigned kGranuleShift = 14;
+inline constexpr size_t kGranuleBytes = size_t{1} << kGranuleShift;
+inline constexpr size_t kFieldBytesMost = size_t{64} << 20;
+inline constexpr size_t kLargeMost = size_t{8} << 20;
+inline constexpr size_t kLineOffsetMost = size_t{63} * 64;
+
+// Header written once, before the field is published; words and entries changed by anybody, under the protocols above.
+struct Field {
+  char* base;
+  Atomic<Field*> next;       // in the order in which they were made; never removed
+  uint32_t granules;         // a multiple of 64
+  uint32_t seal;             // of the two; a field whose seal is broken was overwritten
+  Atomic<uint32_t> longest;  // hint: no free run is longer
+
+  using Word = Atomic<uint64_t>;
+  static size_t bytes_for(uint32_t granules) { return sizeof(Field) + granules / 64 * 24 + granules * 4; }
+  static uint32_t seal_for(const char* base, uint32_t granules) {
+    return static_cast<uint32_t>((reinterpret_cast<uintptr_t>(base) >> kGranuleShift) * 0x9e3779b1u) ^ granules ^
+           0x6669656cu;
+  }
+  bool sealed() const { return seal == seal_for(base, granules); }
+  unsigned words() const { return granules / 64; }
+  Word& occupancy(unsigned i) { return reinterpret_cast<Word*>(this + 1)[i]; }
+  Word& resident(unsigned i) { return occupancy(words() + i); }
+  Word& aged(unsigned i) { return occupancy(2 * words() + i); }
+  Atomic<uint32_t>& entry(unsigned g) { return reinterpret_cast<Atomic<uint32_t>*>(&occupancy(3 * words()))[g]; }
+};
+static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
+
+// `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a chunk). Null if there is no
+// memory. `zeroed`: all of it reads as zero.
+void* large_alloc(size_t size, size_t alignment, bool zeroed);
+
+// The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
+size_t large_good_size(size_t size);
+
+// The live object that starts at `address`, or the one that holds it, or that ends nearest before it.
+struct LargePlace {
+  Field* field;  // null: the address is in no field, or its descriptor was overwritten
+  unsigned granule;
+  char* base;     // of the object; null if there is none before the address
+  size_t usable;  // bytes from base on
+  bool starts(const void* address) const { return base != nullptr && base == address; }
+  bool holds(const void* address) const {
+    const auto* at = static_cast<const char*>(address);
+    return base != nullptr && at >= base && at < base + usable;
+  }
+};
+LargePlace large_place(const void* address);
+
+// False if no live object starts there.
+bool large_free(void* object);
+
+// Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back what it then has too
+// much. False if what follows it is taken, or if no live object starts there.
+bool large_resize(void* object, size_t size);
+
+// Purges granules that are free: all, or those that have been since the last tick. Returns bytes. And marks them.
+size_t large_purge(bool all, size_t most_bytes);
+void large_age();
+
+// For statistics: counted by a walk.
+struct LargeStats {
+  uint64_t objects, taken, resident, dirty, reserved;  // bytes but for the first
+};
+LargeStats large_stats();
+
+// Validity check for tests, with nothing in flight.
+bool large_check();
+
+extern Atomic<Field*> fields;
+
+}  // namespace folio

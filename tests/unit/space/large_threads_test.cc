@@ -1,0 +1,85 @@
+#include "unit/space/large_objects.h"
+
+namespace {
+
+TEST_F(Large, ThreadsUseWhatAnotherPurges) {
+  std::atomic<bool> stop{false};
+  std::thread purger([&] {
+    for (unsigned i = 0; !stop.load(std::memory_order_relaxed); ++i) {
+      large_age();
+      large_purge(i % 2 == 0, i % 3 == 0 ? 256 * kKiB : kNoLimit);
+    }
+  });
+  std::vector<std::thread> users;
+  for (unsigned t = 0; t < 3; ++t) {
+    users.emplace_back([&, t] {
+      std::minstd_rand random(t + 1);
+      struct Held {
+        char* object;
+        size_t bytes;
+      };
+      std::vector<Held> held;
+      const auto value = static_cast<int>(t + 1);
+      const auto intact = [&](const Held& h) {
+        return h.object[0] == value && memcmp(h.object, h.object + 1, h.bytes - 1) == 0;
+      };
+      for (unsigned round = 0; round < rounds(3000); ++round) {
+        const size_t size = 20 * kKiB + random() % (random() % 8 == 0 ? 4 * kMiB : 200 * kKiB);
+        const unsigned what = random() % 8;
+        if (held.size() < 6 && what < 4) {
+          const bool zeroed = random() % 4 == 0;
+          char* const object = alloc(size, 1, zeroed);
+          ASSERT_NE(object, nullptr);
+          if (zeroed) ASSERT_TRUE(all_zero(object, size));
+          held.push_back({object, usable(object)});
+        } else if (!held.empty()) {
+          std::swap(held[random() % held.size()], held.back());
+          ASSERT_TRUE(intact(held.back()));
+          if (what < 6) {
+            ASSERT_TRUE(large_free(held.back().object));
+            held.pop_back();
+            continue;
+          }
+          const size_t kept = std::min(size, held.back().bytes);
+          if (large_resize(held.back().object, size)) {
+            ASSERT_TRUE(intact({held.back().object, kept}));
+            held.back().bytes = usable(held.back().object);
+            ASSERT_GE(held.back().bytes, size);
+          }
+        } else {
+          continue;
+        }
+        memset(held.back().object, value, held.back().bytes);
+      }
+      for (const Held& h : held) {
+        ASSERT_TRUE(intact(h));
+        ASSERT_TRUE(large_free(h.object));
+      }
+    });
+  }
+  for (std::thread& user : users) user.join();
+  stop = true;
+  purger.join();
+  expect_exact_accounts();
+}
+
+TEST_F(Large, OfTwoFreesAtOnceOneSucceeds) {
+  for (unsigned round = 0; round < rounds(300); ++round) {
+    char* const object = alloc(40 * kKiB);
+    std::atomic<unsigned> ready{0}, freed{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 2; ++t) {
+      threads.emplace_back([&] {
+        ++ready;
+        while (ready != 2) std::this_thread::yield();
+        freed += large_free(object) ? 1 : 0;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(freed, 1u);
+  }
+}
+
+// ---- large_check must see what is wrong, or the tests that call it prove nothing ----
+
+}  // namespace
