@@ -4,6 +4,7 @@
 #include "base/atomic.h"
 #include "config/size_classes.h"
 #include "os/os.h"
+#include "space/large.h"
 
 namespace folio {
 
@@ -24,6 +25,13 @@ char* carve(uint64_t number) {
   return reinterpret_cast<char*>(number << kChunkShift);
 }
 
+// Where there is no address space, from that of large objects.
+char* borrow_chunk() {
+  char* const chunk = large_lend_chunk();
+  if (chunk != nullptr) carved.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  return chunk;
+}
+
 }  // namespace
 
 char* acquire_chunk() {
@@ -39,7 +47,7 @@ char* acquire_chunk() {
     bytes = bytes < kFirstRegionBytes ? kFirstRegionBytes : bytes > kRegionBytesMost ? kRegionBytesMost : bytes;
     void* start = nullptr;
     while ((start = os::reserve(bytes, kChunkBytes)) == nullptr) {
-      if (bytes == kChunkBytes) return nullptr;
+      if (bytes == kChunkBytes) return borrow_chunk();
       bytes = round_up(bytes / 2, kChunkBytes);
     }
     const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
