@@ -220,10 +220,11 @@ Field* make_field(char* base, size_t bytes) {
   return field;
 }
 
-// A new field whose first `granules` are taken already. Smaller where address space or metadata is short.
+// A new field whose first `granules` are taken already. Where address space or metadata is short, little at a time: the
+// program's own mappings need some too.
 Field* open_field(unsigned granules) {
   const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
-  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 2 < least ? least : bytes / 2) {
+  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 8 < least ? least : bytes / 8) {
     if (void* base = os::reserve(bytes, kChunkBytes)) {
       if (Field* field = make_field(static_cast<char*>(base), bytes)) {
         set(*field, 0, granules);

@@ -48,7 +48,7 @@ char* acquire_chunk() {
     void* start = nullptr;
     while ((start = os::reserve(bytes, kChunkBytes)) == nullptr) {
       if (bytes == kChunkBytes) return borrow_chunk();
-      bytes = round_up(bytes / 2, kChunkBytes);
+      bytes = round_up(bytes / 8, kChunkBytes);  // little at a time: the program's own mappings need some too
     }
     const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
     // Installed less the chunk that this call is for. The loser of a race gives its region back and tries again.
