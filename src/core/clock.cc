@@ -24,6 +24,7 @@ constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
 constexpr uint64_t kRetryMs = 10000;
+constexpr uint64_t kAskAgainMs = 200;
 
 constinit Atomic<uint64_t> next_tick{0};
 enum : uint32_t { kNoThread = 0, kThread = 1 };
@@ -75,13 +76,20 @@ void housekeeper_main(void*) {
   housekeeper.store(kNoThread, order::release);  // [housekeeper] release: pairs with start_housekeeper
 }
 
+// Threads that have never allocated count too: a server's may be of that kind, and it then lies idle with all it freed.
+bool has_threads() { return thread_count() > 1 || (thread_count() == 1 && os::thread_total() > 1); }
+
 void start_housekeeper(uint64_t now) {
-  const bool wanted = options.housekeeper == kHousekeeperOn ||
-                      (options.housekeeper == kHousekeeperAuto && thread_count() > 1 &&
-                       page_counts.resident.load(order::relaxed) > kWorthAThread);  // relaxed: an estimate
+  const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
+  const bool possible =
+      options.housekeeper == kHousekeeperOn || (options.housekeeper == kHousekeeperAuto && resident > kWorthAThread);
   uint32_t none = kNoThread;
-  if (!wanted || housekeeper.load(order::relaxed) != kNoThread) return;  // relaxed: a look first
-  if (now < no_thread_before.load(order::relaxed)) return;               // relaxed: a time
+  if (!possible || housekeeper.load(order::relaxed) != kNoThread) return;  // relaxed: a look first
+  if (now < no_thread_before.load(order::relaxed)) return;                 // relaxed: a time
+  if (options.housekeeper == kHousekeeperAuto && !has_threads()) {
+    no_thread_before.store(now + kAskAgainMs, order::relaxed);  // relaxed: a time
+    return;
+  }
   // [housekeeper] acquire: the thread before this one has left; pairs with housekeeper_main.
   if (!housekeeper.compare_exchange(none, kThread, order::acquire)) return;
   if (os::start_thread(housekeeper_main, nullptr)) return;

@@ -5,6 +5,7 @@
 #include "cache/depot.h"
 #include "cache/thread_cache.h"
 #include "folio/bin.h"
+#include "folio/residency.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"

@@ -5,6 +5,7 @@
 //   give_objects -> give_bits -> hints, note_given (residency)
 #include "folio/bin.h"
 
+#include "folio/residency.h"
 #include "os/os.h"
 #include "os/report.h"
 #include "space/metadata.h"
@@ -14,13 +15,6 @@
 namespace folio {
 
 constinit Bin bins[kBins];
-
-unsigned unit_shift(const BinInfo& info) {
-  // A folio is 64 * size bytes. The fewest folios that make whole pages are a power of two of them.
-  const unsigned page_shift = lowest_bit(os::page_bytes());
-  const unsigned folio_shift = lowest_bit(uint64_t{info.size} * kFolioObjects);
-  return folio_shift >= page_shift ? 0 : page_shift - folio_shift;
-}
 
 uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
   const uint64_t valid = d.valid(folio);
@@ -34,44 +28,6 @@ uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
 namespace {
 
 int64_t bytes_of(unsigned objects, const BinInfo& info) { return int64_t{objects} * info.size; }
-
-// Objects of a page and more: residency is known for each. Returns those of `mine` that were not resident.
-uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine) {
-  // Relaxed: the bits change only while their objects are taken, by the taker, or claimed, by a purge; both take them
-  // from each other through the occupancy word.
-  Word& resident = d.resident(folio);
-  uint64_t fresh = mine & ~resident.load(order::relaxed);
-  if (fresh != 0) {
-    resident.fetch_or(fresh, order::relaxed);  // relaxed: see above
-    count_resident(bytes_of(popcount(fresh), d.info()));
-  }
-  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()));
-  Word& aged = d.aged(folio);
-  if ((aged.load(order::relaxed) & mine) != 0) aged.fetch_and(~mine, order::relaxed);  // relaxed: see above
-  return fresh;
-}
-
-// Smaller objects: residency is known for units of folios, and changes when an empty folio is taken from.
-void note_taken_unit(Descriptor& d, unsigned folio) {
-  const BinInfo& info = d.info();
-  const unsigned shift = unit_shift(info), unit = folio >> shift;
-  const uint64_t bit = uint64_t{1} << unit % 64;
-  Word& resident = d.resident(unit / 64);
-  // Relaxed: a purge clears the bit only while it holds every folio of the unit; the caller holds an object of one.
-  const bool was_resident = (resident.load(order::relaxed) & bit) != 0 ||
-                            (resident.fetch_or(bit, order::relaxed) & bit) != 0;  // relaxed: see above
-  if (was_resident) {
-    count_dirty(-bytes_of(kFolioObjects, info));
-  } else {
-    const unsigned first = unit << shift, rest = info.folios - first;
-    const unsigned folios = rest < (1u << shift) ? rest : 1u << shift;
-    count_resident(bytes_of(folios * kFolioObjects, info));
-    // Its neighbours are free and resident.
-    if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));
-  }
-  Word& aged = d.aged(unit / 64);
-  if ((aged.load(order::relaxed) & bit) != 0) aged.fetch_and(~bit, order::relaxed);  // relaxed: see above
-}
 
 unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want,
                          bool* zero) {
@@ -91,7 +47,7 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, vo
   if (d.info().tracks_objects) {
     fresh = note_taken_objects(d, folio, mine);
   } else if (before == 0) {
-    note_taken_unit(d, folio);
+    note_taken_folio(d, folio);
   }
   unsigned count = 0;
   for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
@@ -174,6 +130,16 @@ HintBlock* block_for(BinId bin, Window* window) {
   return block;
 }
 
+// A bin whose chunks are full, that many of them, gets its next one as a huge page: fewer faults, and fewer misses of
+// the TLB. What it does not use of it is a quarter of what the bin has at most, and decays.
+constexpr unsigned kHugeFrom = 4;
+
+unsigned chunks_before(BinId bin) {
+  unsigned count = 0;
+  visit_chunks(bin, [&](Descriptor&) { return ++count < kHugeFrom; });
+  return count;
+}
+
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
 // chunk's address space and nothing else.
 Descriptor* open_chunk(BinId bin) {
@@ -187,8 +153,11 @@ Descriptor* open_chunk(BinId bin) {
   d->block = block;
   d->bin = bin;
   d->seal = Descriptor::seal_for(chunk, bin);
+  const bool huge = chunks_before(bin) >= kHugeFrom && os::prefer_huge_pages(chunk, kChunkBytes);
+  if (huge) note_all_resident(*d);
   set_chunk(window, chunk, d, index(bin));
   raise_chunk(*d, kEmpty);
+  if (huge) raise_chunk(*d, kDirty);
   return d;
 }
 

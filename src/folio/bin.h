@@ -73,9 +73,6 @@ struct Cleared {
 };
 Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask);
 
-// Objects of a purge unit's worth: folios per unit = 2^unit_shift(info).
-unsigned unit_shift(const BinInfo& info);
-
 // Tells of one object that give_objects found wrong, and for others that want the same words.
 void report_double_free(const char* function, const void* object, BinId bin);
 void report_not_start(const char* function, const void* address, const Place& place, BinId bin);

@@ -1,6 +1,7 @@
 #include "folio/purge.h"
 
 #include "folio/bin.h"
+#include "folio/residency.h"
 #include "os/os.h"
 #include "space/pages.h"
 
@@ -17,31 +18,6 @@ uint64_t candidates(const Word& resident, const Word& aged, uint64_t free, Purge
 
 // ---- Objects smaller than a page: whole units ----
 
-struct Unit {
-  unsigned first, folios;
-};
-
-Unit unit_at(const Descriptor& d, unsigned unit) {
-  const unsigned shift = unit_shift(d.info()), first = unit << shift, rest = d.info().folios - first;
-  return {first, rest < (1u << shift) ? rest : 1u << shift};
-}
-
-void release_unit(Descriptor& d, Unit unit) {
-  for (unsigned i = 0; i < unit.folios; ++i) clear_bits(d, unit.first + i, d.valid(unit.first + i));
-}
-
-bool claim_unit(Descriptor& d, Unit unit) {
-  for (unsigned i = 0; i < unit.folios; ++i) {
-    uint64_t empty = 0;
-    // [object] acquire: the pages are no longer used; pairs with clear_bits.
-    if (!d.occupancy(unit.first + i).compare_exchange(empty, d.valid(unit.first + i), order::acquire)) {
-      release_unit(d, {unit.first, i});
-      return false;
-    }
-  }
-  return true;
-}
-
 bool looks_empty(Descriptor& d, Unit unit) {
   for (unsigned i = 0; i < unit.folios; ++i) {
     // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with clear_bits.
@@ -52,8 +28,8 @@ bool looks_empty(Descriptor& d, Unit unit) {
 
 // Purges units [from, to), which are claimed, and gives them back. *more: the kernel refused.
 size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
-  const unsigned first = unit_at(d, from).first;
-  const Unit last = unit_at(d, to - 1);
+  const unsigned first = unit_at(d.info(), from).first;
+  const Unit last = unit_at(d.info(), to - 1);
   const unsigned folios = last.first + last.folios - first;
   const size_t folio_bytes = size_t{d.info().size} * kFolioObjects;
   char* start = d.chunk + first * folio_bytes;
@@ -65,7 +41,7 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
     // Relaxed: the claim is held; the next taker comes after its release.
     if (gone) d.resident(unit / 64).fetch_and(~bit, order::relaxed);
     d.aged(unit / 64).fetch_and(~bit, order::relaxed);  // relaxed: as above
-    release_unit(d, unit_at(d, unit));
+    release_unit(d, unit_at(d.info(), unit));
   }
   if (!gone) {
     *more = true;
@@ -79,7 +55,7 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
 // One pass over the chunk. *more: something free and resident remains.
 size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more) {
   const unsigned shift = unit_shift(d.info());
-  const unsigned units = (d.info().folios + (1u << shift) - 1) >> shift;
+  const unsigned units = units_of(d.info());
   const size_t unit_bytes = (size_t{d.info().size} * kFolioObjects) << shift;
   const unsigned run_most = static_cast<unsigned>(kPurgeRunBytes / unit_bytes) + 1;
   size_t purged = 0;
@@ -89,9 +65,9 @@ size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* mor
     const uint64_t bit = uint64_t{1} << unit % 64;
     bool take = false;
     // Occupancy first: what its giver made resident is then seen. Relaxed: ordered by that look.
-    if (looks_empty(d, unit_at(d, unit)) && (d.resident(w).load(order::relaxed) & bit) != 0) {
+    if (looks_empty(d, unit_at(d.info(), unit)) && (d.resident(w).load(order::relaxed) & bit) != 0) {
       take = purged < most_bytes && candidates(d.resident(w), d.aged(w), bit, which) != 0 &&
-             claim_unit(d, unit_at(d, unit));
+             claim_unit(d, unit_at(d.info(), unit));
       if (!take) *more = true;
     }
     if (take && run_length == 0) run_start = unit;
@@ -196,7 +172,7 @@ void age_chunk(Descriptor& d) {
     const uint64_t bit = uint64_t{1} << unit % 64;
     // Relaxed: as above.
     // relaxed: a mark
-    if ((d.resident(unit / 64).load(order::relaxed) & bit) != 0 && looks_empty(d, unit_at(d, unit))) {
+    if ((d.resident(unit / 64).load(order::relaxed) & bit) != 0 && looks_empty(d, unit_at(d.info(), unit))) {
       d.aged(unit / 64).fetch_or(bit, order::relaxed);  // relaxed: as above
     }
   }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -85,6 +86,15 @@ void* reserve(size_t bytes, size_t alignment) {
 }
 
 bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, address, bytes)); }
+
+bool populate(void* address, size_t bytes) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which the headers of older systems lack
+  return !failed(call(SYS_madvise, address, bytes, kPopulateWrite));
+}
+
+bool prefer_huge_pages(void* address, size_t bytes) {
+  return !failed(call(SYS_madvise, address, bytes, MADV_HUGEPAGE));
+}
 
 bool purge(void* address, size_t bytes) {
   // Not MADV_FREE: it leaves resident memory looking high until the kernel needs it, which users take for a leak.
@@ -279,6 +289,13 @@ void write_error(const char* text, size_t length) {
 }
 
 void abort_process() { abort(); }
+
+unsigned thread_total() {
+  struct stat tasks;
+  // The kernel adds one link for each thread to the folder's own two.
+  if (failed(call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0)) || tasks.st_nlink < 3) return 0;
+  return static_cast<unsigned>(tasks.st_nlink - 2);
+}
 
 size_t resident_bytes() {
   const long file = call(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC);

@@ -22,6 +22,13 @@ void* reserve(size_t bytes, size_t alignment);
 // Gives address space from reserve() back. False if the kernel refuses: it then stays as it was.
 bool unreserve(void* address, size_t bytes);
 
+// Makes the pages of a page-aligned range resident, as writing to each would, by one system call. False if the kernel
+// cannot (Linux before 5.14) or has none: some may be resident then.
+bool populate(void* address, size_t bytes);
+
+// Asks for huge pages in an aligned range from reserve(), when it is touched. False if the kernel has none to give.
+bool prefer_huge_pages(void* address, size_t bytes);
+
 // Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
 bool purge(void* address, size_t bytes);
 
@@ -67,6 +74,9 @@ const char* environment(const char* name);
 
 void write_error(const char* text, size_t length);  // to standard error, whole if it can be
 [[noreturn]] void abort_process();
+
+// How many threads the process has, whoever made them; 0 if unknown. Asks the system each time.
+unsigned thread_total();
 
 // Resident bytes of the process, 0 if unknown. Reads a file of the system; for statistics only.
 size_t resident_bytes();

@@ -6,6 +6,7 @@
 #include "config/options.h"
 #include "folio/bin.h"
 #include "folio/purge.h"
+#include "folio/residency.h"
 #include "space/region.h"
 #include "stress/explorer/search.h"
 #include "stress/explorer/world.h"
@@ -85,13 +86,15 @@ inline bool dirt_is_forgotten(folio::Descriptor& d) {
 
 class BinScenario {
  public:
-  // `shape`: objects taken of the chunk's first folios; all others are full. Empty: no chunk is open.
-  BinScenario(size_t size, std::vector<unsigned> shape, std::vector<std::vector<Op>> threads)
+  // `shape`: objects taken of the chunk's first folios; all others are full. Empty: no chunk is open. `purged`: what is
+  // free at first is not resident.
+  BinScenario(size_t size, std::vector<unsigned> shape, std::vector<std::vector<Op>> threads, bool purged = false)
       : bin_(folio::is_power_of_two(size) ? folio::aligned_bin(size, size) : folio::bin_of(size)),
         shape_(std::move(shape)),
         threads_(std::move(threads)) {
     begin_anew();
     make_shape();
+    if (purged) folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});
     world_.save();
     plan_.reset = [this] { reset(); };
     plan_.verdict = [this] { return verdict(); };

@@ -19,6 +19,13 @@ void expect_bin_sound(const char* what, size_t size, std::vector<unsigned> shape
   expect_sound(explore(scenario.machine(), scenario.plan(), limits), what);
 }
 
+// As much below as lets two pages come at once, and so many empty folios of a page.
+std::vector<unsigned> below_and(unsigned empty) {
+  std::vector<unsigned> shape(32, folio::kFolioObjects);
+  shape.insert(shape.end(), empty, 0);
+  return shape;
+}
+
 TEST(ExploreFolio, TakeAgainstTake) {
   expect_bin_sound("take 3, take 3: room for 5", kFolioUnits, {59}, {{take(3)}, {take(3)}}, {.preemptions = 3});
   expect_bin_sound("take 1, take 1, take 1: room for 2, then another folio", kFolioUnits, {62, 0},
@@ -79,6 +86,17 @@ TEST(ExploreFolio, Ticks) {
   expect_bin_sound("tick, tick; give; take", kFolioUnits, {3}, {{tick(), tick()}, {give(0, 3)}, {take(1)}},
                    {.executions = 20000});
   expect_bin_sound("tick; tick; take", kPageObjects, {3}, {{tick()}, {tick()}, {take(2)}}, {.executions = 20000});
+}
+
+// The pages of the next folio come with those of the first that is not resident, if enough lies below.
+TEST(ExploreFolio, PagesAhead) {
+  const auto expect_ahead_sound = [](const char* what, std::vector<std::vector<Op>> threads) {
+    BinScenario scenario(64, below_and(3), std::move(threads), true);
+    expect_sound(explore(scenario.machine(), scenario.plan(), {.executions = 20000, .random = 1000}), what);
+  };
+  expect_ahead_sound("ahead; take; take", {{take(1)}, {take(64)}, {take(1)}});
+  expect_ahead_sound("ahead; purge", {{take(1), take(64)}, {purge()}, {take(2)}});
+  expect_ahead_sound("ahead; tick, tick; give", {{take(64), give_own()}, {tick(), tick()}, {take(1)}});
 }
 
 TEST(ExploreFolio, OpenChunk) {

@@ -13,8 +13,9 @@ namespace {
 constexpr size_t kFolioUnits = 2112, kPageObjects = 16384;
 
 void expect_little_lost(const char* what, size_t size, std::vector<unsigned> shape,
-                        std::vector<std::vector<Op>> threads, unsigned most_taken_lost, unsigned most_unseen) {
-  BinScenario scenario(size, std::move(shape), std::move(threads));
+                        std::vector<std::vector<Op>> threads, unsigned most_taken_lost, unsigned most_unseen,
+                        bool purged = false) {
+  BinScenario scenario(size, std::move(shape), std::move(threads), purged);
   scenario.most_taken_lost = most_taken_lost;
   scenario.most_unseen = most_unseen;
   expect_sound(vanish(scenario.machine(), scenario.plan()), what);
@@ -43,6 +44,12 @@ TEST(Vanish, InOpenChunk) {
 TEST(Vanish, InPurge) {
   expect_little_lost("purge; take", kFolioUnits, {0, 0}, {{purge()}, {take(1)}}, 128, 128);
   expect_little_lost("purge; give; take", kPageObjects, {5, 0}, {{purge()}, {give(0, 5)}}, 128, 64);
+}
+
+TEST(Vanish, InTouchingPagesAhead) {
+  std::vector<unsigned> shape(32, folio::kFolioObjects);  // as much below as lets two pages come at once
+  shape.insert(shape.end(), 3, 0);
+  expect_little_lost("ahead; take", 64, std::move(shape), {{take(1)}, {take(1)}}, 65, 128, true);
 }
 
 }  // namespace

@@ -275,6 +275,24 @@ TEST_F(Clock, AutoStartsOneBesideSeveralThreads) {
   }));
 }
 
+TEST_F(Clock, AutoStartsOneBesideThreadsThatNeverAllocate) {
+  if (os::thread_total() == 0) GTEST_SKIP() << "no /proc here";
+  options.decay = 40;
+  EXPECT_TRUE(holds_in_child([] {
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+      while (!stop) os::sleep_ms(1);
+    });
+    free_object(alloc(100));
+    EXPECT_EQ(thread_count(), 1u);
+    const unsigned threads = threads_before();
+    EXPECT_TRUE(comes_true([=] { return threads_of_process() == threads + 1; }, [] { burst(100 * kKiB, 16 * kMiB); }));
+    EXPECT_TRUE(comes_true([] { return dirty() <= kOwn; })) << dirty();
+    stop = true;
+    other.join();
+  }));
+}
+
 TEST_F(Clock, OnServesAProgramThatHasStoppedCalling) {
   options.decay = 40;
   options.housekeeper = kHousekeeperOn;

@@ -181,6 +181,34 @@ TEST(Os, ResidencyOfWhatIsNotMappedIsNotKnown) {
   EXPECT_EQ(errno, 0);
 }
 
+TEST(Os, PopulatedPagesAreResidentAndZero) {
+  const Reserved space(64 * page);
+  space.at()[5 * page] = 7;
+  errno = 0;
+  if (!os::populate(space.at(), 32 * page)) GTEST_SKIP() << "this kernel (before 5.14, or an emulator) cannot";
+  unsigned char there[64];
+  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(there[i] & 1, i < 32) << i;
+  EXPECT_EQ(space.at()[5 * page], 7) << "what is there stays";
+  space.at()[5 * page] = 0;
+  EXPECT_TRUE(all_zero(space.at(), 64 * page));
+  EXPECT_FALSE(os::populate(space.at() + 8, page)) << "no page starts there";
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, ThreadTotalCountsThreadsThatNeverAllocated) {
+  const unsigned before = os::thread_total();
+  if (before == 0) GTEST_SKIP() << "no /proc here";
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop.load()) std::this_thread::yield();
+  });
+  EXPECT_EQ(os::thread_total(), before + 1);
+  stop = true;
+  other.join();
+  EXPECT_EQ(os::thread_total(), before);
+}
+
 // What move_pages said.
 struct Moved {
   size_t bytes;

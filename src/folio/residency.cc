@@ -1,0 +1,134 @@
+#include "folio/residency.h"
+
+#include "folio/bin.h"
+#include "os/os.h"
+#include "space/pages.h"
+
+namespace folio {
+
+namespace {
+
+int64_t bytes_of(unsigned objects, const BinInfo& info) { return int64_t{objects} * info.size; }
+
+size_t unit_bytes(const BinInfo& info) { return (size_t{info.size} * kFolioObjects) << unit_shift(info); }
+
+uint64_t bit_of(unsigned unit) { return uint64_t{1} << unit % 64; }
+
+}  // namespace
+
+unsigned unit_shift(const BinInfo& info) {
+  // A folio is 64 * size bytes. The fewest folios that make whole pages are a power of two of them.
+  const unsigned page_shift = lowest_bit(os::page_bytes());
+  const unsigned folio_shift = lowest_bit(uint64_t{info.size} * kFolioObjects);
+  return folio_shift >= page_shift ? 0 : page_shift - folio_shift;
+}
+
+unsigned units_of(const BinInfo& info) {
+  const unsigned shift = unit_shift(info);
+  return (info.folios + (1u << shift) - 1) >> shift;
+}
+
+Unit unit_at(const BinInfo& info, unsigned unit) {
+  const unsigned shift = unit_shift(info), first = unit << shift, rest = info.folios - first;
+  return {first, rest < (1u << shift) ? rest : 1u << shift};
+}
+
+void release_unit(Descriptor& d, Unit unit) {
+  for (unsigned i = 0; i < unit.folios; ++i) clear_bits(d, unit.first + i, d.valid(unit.first + i));
+}
+
+bool claim_unit(Descriptor& d, Unit unit) {
+  for (unsigned i = 0; i < unit.folios; ++i) {
+    uint64_t empty = 0;
+    // [object] acquire: the pages are no longer used; pairs with clear_bits.
+    if (!d.occupancy(unit.first + i).compare_exchange(empty, d.valid(unit.first + i), order::acquire)) {
+      release_unit(d, {unit.first, i});
+      return false;
+    }
+  }
+  return true;
+}
+
+uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine) {
+  // Relaxed: the bits change only while their objects are taken, by the taker, or claimed, by a purge; both take them
+  // from each other through the occupancy word.
+  Word& resident = d.resident(folio);
+  uint64_t fresh = mine & ~resident.load(order::relaxed);
+  if (fresh != 0) {
+    resident.fetch_or(fresh, order::relaxed);  // relaxed: see above
+    count_resident(bytes_of(popcount(fresh), d.info()));
+  }
+  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()));
+  Word& aged = d.aged(folio);
+  if ((aged.load(order::relaxed) & mine) != 0) aged.fetch_and(~mine, order::relaxed);  // relaxed: see above
+  return fresh;
+}
+
+namespace {
+
+// A page that comes by a fault of its own costs about twice as much as one of sixteen that come at once (measured). So
+// the pages from `unit` on come together, as many as are a sixteenth of what lies below them in the chunk, all of which
+// was wanted before them.
+constexpr unsigned kAheadShift = 4;
+constexpr size_t kAheadMost = size_t{64} << 10;
+
+void touch_ahead(Descriptor& d, unsigned unit) {
+  const BinInfo& info = d.info();
+  const size_t each = unit_bytes(info), offset = unit * each;
+  const size_t wanted = offset >> kAheadShift < kAheadMost ? offset >> kAheadShift : kAheadMost;
+  const size_t bytes = round_down(wanted, os::page_bytes());
+  if (bytes <= os::page_bytes()) return;
+  // Units that nobody has, claimed while their pages come. Not the last one, which may end within a page.
+  const unsigned units = units_of(info);
+  unsigned end = unit + 1;
+  while (end * each < offset + bytes && end + 1 < units &&
+         (d.resident(end / 64).load(order::relaxed) & bit_of(end)) == 0 &&  // relaxed: a guess, the claim decides
+         claim_unit(d, unit_at(info, end))) {
+    ++end;
+  }
+  const size_t reach = end * each - offset;
+  const bool there = os::populate(d.chunk + offset, bytes < reach ? bytes : reach);
+  for (unsigned u = unit + 1; u < end; ++u) {
+    // Relaxed: the claim is held; the next taker comes after its release.
+    if (there && (d.resident(u / 64).fetch_or(bit_of(u), order::relaxed) & bit_of(u)) == 0) {
+      count_resident(static_cast<int64_t>(each));
+      count_dirty(static_cast<int64_t>(each));
+    }
+    release_unit(d, unit_at(info, u));
+  }
+  if (there && end > unit + 1) raise_chunk(d, kDirty);
+}
+
+}  // namespace
+
+void note_taken_folio(Descriptor& d, unsigned folio) {
+  const BinInfo& info = d.info();
+  const unsigned unit = folio >> unit_shift(info);
+  const uint64_t bit = bit_of(unit);
+  Word& resident = d.resident(unit / 64);
+  Word& aged = d.aged(unit / 64);
+  if ((aged.load(order::relaxed) & bit) != 0) aged.fetch_and(~bit, order::relaxed);  // relaxed: as below
+  // Relaxed: a purge clears the bit only while it holds every folio of the unit; the caller holds an object of one.
+  const bool was_resident = (resident.load(order::relaxed) & bit) != 0 ||
+                            (resident.fetch_or(bit, order::relaxed) & bit) != 0;  // relaxed: see above
+  if (was_resident) return count_dirty(-bytes_of(kFolioObjects, info));
+  const unsigned folios = unit_at(info, unit).folios;
+  count_resident(bytes_of(folios * kFolioObjects, info));
+  // Its neighbours are free and resident.
+  if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));
+  touch_ahead(d, unit);
+}
+
+void note_all_resident(Descriptor& d) {
+  const BinInfo& info = d.info();
+  const unsigned bits = info.tracks_objects ? info.objects : units_of(info);
+  for (unsigned w = 0; w < d.residency_words(); ++w) {
+    const unsigned rest = bits - w * 64;
+    d.resident(w).store(low_mask(rest < 64 ? rest : 64), order::relaxed);  // relaxed: published with the chunk
+  }
+  const int64_t bytes = bytes_of(info.tracks_objects ? info.objects : info.folios * kFolioObjects, info);
+  count_resident(bytes);
+  count_dirty(bytes);
+}
+
+}  // namespace folio

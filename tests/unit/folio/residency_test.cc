@@ -1,0 +1,220 @@
+#include "folio/residency.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+
+#include "folio/bin.h"
+#include "folio/purge.h"
+#include "os/os.h"
+#include "unit/child.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+constexpr size_t kNoLimit = ~size_t{0};
+constexpr size_t kAheadMost = 64 * kKiB;
+
+size_t resident_pages(const char* start, size_t bytes) {
+  const size_t page = os::page_bytes();
+  std::vector<unsigned char> there(bytes / page);
+  EXPECT_EQ(mincore(const_cast<char*>(start), bytes, there.data()), 0);
+  return static_cast<size_t>(std::count_if(there.begin(), there.end(), [](unsigned char p) { return p & 1; }));
+}
+
+size_t resident_units(Descriptor& d) {
+  size_t count = 0;
+  for (unsigned w = 0; w < d.residency_words(); ++w) count += popcount(d.resident(w).load(order::relaxed));
+  return count;
+}
+
+// Takes the whole of a new chunk of the bin, a folio at a time, and writes to the first byte of each object. Calls
+// look(descriptor, bytes taken so far) after each folio.
+template <class Look>
+std::vector<void*> take_chunk(BinId bin, Look&& look) {
+  std::vector<void*> objects;
+  void* some[kFolioObjects];
+  unsigned got;
+  while ((got = take_objects_in_open_chunks(bin, some, kFolioObjects)) != 0) {
+    objects.insert(objects.end(), some, some + got);
+  }
+  const size_t before = objects.size();
+  while (objects.size() - before < info_of(bin).objects) {
+    got = take_objects(bin, some, kFolioObjects);
+    EXPECT_NE(got, 0u);
+    for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
+    objects.insert(objects.end(), some, some + got);
+    look(*place_of(some[0]).descriptor, (objects.size() - before) * info_of(bin).size);
+  }
+  return objects;
+}
+
+void give(BinId bin, const std::vector<void*>& objects) {
+  for (size_t i = 0; i < objects.size(); i += kFolioObjects) {
+    give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(kFolioObjects, objects.size() - i)), "test");
+  }
+}
+
+bool can_populate() {
+  const size_t page = os::page_bytes();
+  void* space = os::reserve(page, page);
+  const bool can = os::populate(space, page);
+  os::unreserve(space, page);
+  return can;
+}
+
+// In children, in which no bin has chunks yet and nothing is left behind.
+template <class Body>
+int in_fresh_heap(Body&& body) {
+  return in_child([&] {
+    if (!can_populate()) return kCannot;
+    body();
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  });
+}
+
+#define EXPECT_IN_FRESH_HEAP(...)                                                       \
+  do {                                                                                  \
+    const int result = in_fresh_heap(__VA_ARGS__);                                      \
+    if (result == kCannot) GTEST_SKIP() << "this kernel (before 5.14) cannot populate"; \
+    EXPECT_EQ(result, kPassed);                                                         \
+  } while (false)
+
+TEST(Residency, UnitsAreTheFewestFoliosOfWholePages) {
+  for (const BinId bin : all_bins()) {
+    const BinInfo& info = info_of(bin);
+    if (info.tracks_objects) continue;
+    const size_t bytes = (size_t{info.size} * kFolioObjects) << unit_shift(info);
+    EXPECT_EQ(bytes % os::page_bytes(), 0u) << info.size;
+    if (unit_shift(info) != 0) {
+      EXPECT_NE(bytes / 2 % os::page_bytes(), 0u) << info.size;
+    }
+    unsigned folios = 0;
+    for (unsigned u = 0; u < units_of(info); ++u) {
+      EXPECT_EQ(unit_at(info, u).first, folios);
+      folios += unit_at(info, u).folios;
+    }
+    EXPECT_EQ(folios, info.folios) << info.size;
+  }
+}
+
+TEST(Residency, PagesAheadAreASixteenthOfWhatIsBelow) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const size_t page = os::page_bytes();
+    for (const size_t size : {16, 64, 208, 1024, 2112}) {
+      const BinId bin = bin_of(size);
+      size_t ahead_most = 0;
+      const auto objects = take_chunk(bin, [&](Descriptor& d, size_t taken) {
+        const size_t touched = resident_pages(d.chunk, kChunkBytes) * page;
+        const size_t unit = (size_t{info_of(bin).size} * kFolioObjects) << unit_shift(info_of(bin));
+        const size_t ahead = touched > taken ? touched - taken : 0;
+        ahead_most = std::max(ahead_most, ahead);
+        EXPECT_LE(ahead, std::max(unit, taken / 16 + page)) << size << " after " << taken;
+        EXPECT_LE(ahead, std::max(unit, kAheadMost)) << size;
+        // What is there and not taken is known to be there: all that is resident is in units that are marked.
+        EXPECT_LE(touched, resident_units(d) * unit) << size << " after " << taken;
+      });
+      if (size == 64) EXPECT_GE(ahead_most, kAheadMost / 2) << "pages do come together";
+      EXPECT_TRUE(check_bin(bin));
+      give(bin, objects);
+    }
+  });
+}
+
+TEST(Residency, WhatCameAheadIsDirtyAndGoesLikeIt) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const PageDelta delta;
+    const BinId bin = bin_of(64);
+    void* some[kFolioObjects];
+    std::vector<void*> objects;
+    // Until the last take made something resident that is not taken.
+    while (delta.dirty() < static_cast<int64_t>(32 * kKiB)) {
+      const unsigned got = take_objects(bin, some, kFolioObjects);
+      objects.insert(objects.end(), some, some + got);
+      ASSERT_LT(objects.size(), info_of(bin).objects);
+    }
+    const auto dirty = static_cast<size_t>(delta.dirty());
+    EXPECT_EQ(delta.resident(), static_cast<int64_t>(objects.size() * 64 + dirty));
+    age_bins();
+    EXPECT_EQ(purge_bins(PurgeWhich::kAged, kNoLimit), dirty);
+    EXPECT_EQ(delta.dirty(), 0);
+    Descriptor& d = *place_of(objects[0]).descriptor;
+    EXPECT_EQ(resident_units(d), objects.size() / kFolioObjects);
+    give(bin, objects);
+  });
+}
+
+TEST(Residency, AfterAPurgePagesComeTogetherAgain) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    auto objects = take_chunk(bin, [](Descriptor&, size_t) {});
+    std::sort(objects.begin(), objects.end());
+    Descriptor& d = *place_of(objects[0]).descriptor;
+    // All of the upper half but one object, which no touch may take or overwrite.
+    const size_t half = objects.size() / 2, kept = half + 20 * kFolioObjects + 7;
+    memset(objects[kept], 77, 64);
+    std::vector<void*> given(objects.begin() + static_cast<ptrdiff_t>(half), objects.end());
+    given.erase(given.begin() + static_cast<ptrdiff_t>(kept - half));
+    give(bin, given);
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(resident_units(d), half / kFolioObjects + 1);
+    void* some[kFolioObjects];
+    EXPECT_EQ(take_objects(bin, some, kFolioObjects - 1), kFolioObjects - 1u) << "the fullest folio, that of the kept";
+    EXPECT_EQ(resident_units(d), half / kFolioObjects + 1);
+    EXPECT_EQ(take_objects(bin, some, 1), 1u);
+    EXPECT_EQ(resident_units(d), half / kFolioObjects + 1 + 16);
+    EXPECT_EQ(resident_pages(d.chunk, kChunkBytes), half / kFolioObjects + 1 + 16);
+    for (unsigned i = 0; i < 64; ++i) ASSERT_EQ(static_cast<char*>(objects[kept])[i], 77);
+    EXPECT_TRUE(check_bin(bin));
+  });
+}
+
+TEST(Residency, WithoutTheSystemCallPagesComeOneByOne) {
+  const int result = in_child([] {
+    if (!refuse_call(SYS_madvise, EINVAL)) return kCannot;
+    const PageDelta delta;
+    const BinId bin = bin_of(64);
+    const auto objects = take_chunk(bin, [&](Descriptor& d, size_t taken) {
+      EXPECT_LE(resident_pages(d.chunk, kChunkBytes) * os::page_bytes(), taken + os::page_bytes());
+    });
+    EXPECT_EQ(delta.dirty(), 0);
+    EXPECT_TRUE(check_bin(bin));
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
+  EXPECT_IN_FRESH_HEAP([] {
+    for (const size_t size : {64, 3000, 8 * 1024}) {
+      const PageDelta delta;
+      const BinId bin = bin_of(size);
+      std::vector<void*> objects;
+      unsigned huge = 0;
+      for (unsigned chunk = 0; chunk < 12; ++chunk) {
+        bool first = true;
+        const auto more = take_chunk(bin, [&](Descriptor& d, size_t) {
+          const unsigned all = info_of(bin).tracks_objects ? info_of(bin).objects : units_of(info_of(bin));
+          if (first && resident_units(d) == all) ++huge;
+          first = false;
+        });
+        if (chunk < 4) EXPECT_EQ(huge, 0u) << size << ": chunk " << chunk;
+        objects.insert(objects.end(), more.begin(), more.end());
+        EXPECT_TRUE(check_bin(bin));
+      }
+      // None where the kernel has no huge pages; else all from some chunk on.
+      if (huge != 0) EXPECT_GE(huge, 4u) << size;
+      give(bin, objects);
+      EXPECT_EQ(delta.dirty(), delta.resident());
+      purge_bins(PurgeWhich::kAll, kNoLimit);
+      EXPECT_EQ(delta.resident(), 0) << size;
+    }
+  });
+}
+
+}  // namespace
