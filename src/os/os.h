@@ -16,7 +16,7 @@ namespace folio::os {
 size_t page_bytes();
 
 // `bytes` of zero-filled, readable and writable address space at a multiple of `alignment`, both multiples of the page;
-// physical pages come when touched, huge pages never by themselves. Null if there is none.
+// physical pages come when touched, huge pages only where prefer_huge_pages asks. Null if there is none.
 void* reserve(size_t bytes, size_t alignment);
 
 // Gives address space from reserve() back. False if the kernel refuses: it then stays as it was.
