@@ -15,6 +15,8 @@
 
 namespace folio {
 
+constinit CollectRequest collect_request;
+
 namespace {
 
 constexpr size_t kUnlimited = ~size_t{0};
@@ -61,12 +63,21 @@ bool tick(size_t most_bytes) {
   return purged != 0 || drained != 0;
 }
 
+void serve_request() {
+  // Relaxed: numbers, written and read by system calls of another process.
+  const uint32_t wanted = collect_request.wanted.load(order::relaxed);
+  if (wanted == collect_request.done.load(order::relaxed)) return;  // relaxed: as above
+  clock_collect("free");
+  collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
+}
+
 void housekeeper_main(void*) {
   uint64_t sleep = period_ms();
   set_timekeeper(true);
   // When the last of the program's threads is gone (main may have left by pthread_exit), so is this one.
   while (thread_count() != 0 || options.housekeeper == kHousekeeperOn) {
     os::sleep_ms(sleep);
+    if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
     next_tick.store(os::now_ms() + period_ms(), order::relaxed);                       // relaxed: a time
     const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) > 0;  // relaxed: an estimate
     sleep = busy ? period_ms() : sleep * 2 < kSleepMostMs ? sleep * 2 : kSleepMostMs;
@@ -77,8 +88,10 @@ void housekeeper_main(void*) {
 
 void start_housekeeper(uint64_t now) {
   const bool wanted = options.housekeeper == kHousekeeperOn ||
-                      (options.housekeeper == kHousekeeperAuto && thread_count() > 1 &&
-                       page_counts.resident.load(order::relaxed) > kWorthAThread);  // relaxed: an estimate
+                      (options.housekeeper == kHousekeeperAuto &&
+                       (options.collect_from_outside == kCollectFromOutsideOn ||
+                        (thread_count() > 1 &&
+                         page_counts.resident.load(order::relaxed) > kWorthAThread)));  // relaxed: an estimate
   uint32_t none = kNoThread;
   if (!wanted || housekeeper.load(order::relaxed) != kNoThread) return;  // relaxed: a look first
   if (now < no_thread_before.load(order::relaxed)) return;               // relaxed: a time
