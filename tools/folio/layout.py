@@ -71,7 +71,9 @@ class Library:
 def parse(address: int, head: bytes, body: bytes, library: Library) -> Layout:
     magic, version, size = HEAD.unpack(head)
     if magic != MAGIC:
-        raise FolioError("the layout descriptor was not found where its symbol says: is the file on disk another build?")
+        raise FolioError(
+            "the layout descriptor was not found where its symbol says: is the file on disk another build?"
+        )
     if version != VERSION:
         raise FolioError(
             f"this process's Folio has layout version {version}, this tool reads version {VERSION}: "
@@ -103,7 +105,7 @@ def symbol_in(path: Path) -> tuple[int, int] | None:
 
 
 def candidates(mappings: list[Mapping], program: str) -> list[list[Mapping]]:
-    """The mappings of each file that may hold Folio: files of its name first, then the program, then other libraries."""
+    """The mappings of each file that may hold Folio: of its name first, then the program, then others."""
     by_path: dict[str, list[Mapping]] = {}
     for mapping in mappings:
         if mapping.path and mapping.inode:

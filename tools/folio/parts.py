@@ -5,7 +5,7 @@ own code and data, or something that is not Folio's. A page of a chunk is split 
 
     live         bytes of objects that the program holds
     cached       bytes of free objects in a magazine: of a thread, a CPU, or the depot
-    dirty        the page could go: no object of its purge unit (or, for objects of a page and more, of the page) is taken
+    dirty        the page could go: no object of its purge unit (of objects of a page and more: on it) is taken
     padding      as dirty, but Folio never touched it: the kernel gave it with a larger page
     fragmented   the rest: free, on a page that a taken neighbour keeps
 
@@ -105,19 +105,15 @@ class Parts:
 
 def explain(reader: Reader, reading: Reading | None = None) -> Parts:
     """Raises FolioError if the process cannot be read or ends meanwhile."""
-    process, layout = reader.process, reader.layout
-    mappings = process.mappings()
+    layout = reader.layout
     reading = reading or reader.reading()
-    heap = reading.heap
-    before = process.rss()
-    ranges = reader.scanner.scan_all(mappings)
-    after = process.rss()
+    heap, ranges, mappings = reading.heap, reading.pages, reading.mappings
     pages = ranges.resident()
     swapped = int((ranges.end - ranges.start)[(ranges.categories & (PRESENT | ZERO)) == 0].sum())
     pages = pages[~inside(pages, uncounted(mappings))]
 
     parts = Parts(
-        (before + after) // 2, 0, 0, 0, 0, {}, 0, {}, [], reading.moved_bytes, reading.seconds,
+        reading.rss, 0, 0, 0, 0, {}, 0, {}, [], reading.moved_bytes, reading.seconds,
         len(heap.snapshot.thread_caches), reserved_bytes(heap), swapped,
     )  # fmt: skip
     pages_per_chunk = layout.chunk_bytes // PAGE

@@ -1,7 +1,7 @@
 """The reader: finds Folio in a process, and makes views of its heap.
 
 A view is made of a snapshot (folio.snapshot) decoded (folio.heap). The process runs on meanwhile, so a reading is two
-views, one right after the other: objects whose state differs between them moved while they were read, and their bytes
+views, one right after the other, and a look at the resident pages between them: objects whose state differs between them moved while they were read, and their bytes
 are the error bound of every sum made from the second. A reading whose bound is more than a hundredth of what it read is
 made again, up to three times, and the best is used. Beside that bound up to a bundle of magazines for each thread that
 is just inside a slow call may be in neither place; its objects count as live.
@@ -17,8 +17,8 @@ import numpy as np
 from folio import layout as layouts
 from folio.errors import FolioError
 from folio.heap import BinInfo, Heap
-from folio.pages import PageScanner
-from folio.process import Process
+from folio.pages import PageScanner, Ranges
+from folio.process import Mapping, Process
 from folio.snapshot import Snapshot
 
 READINGS_MOST = 4
@@ -37,10 +37,13 @@ class Option:
 class Reading:
     """A view and how far its sums may be off."""
 
-    heap: Heap
+    heap: Heap  # the second view; its resident words are those of both
     moved_bytes: int  # of objects that changed between the two views
-    seconds: float  # for both views
+    seconds: float  # for all of it
     readings: int  # how often it was tried
+    pages: Ranges  # what is resident of the whole process, looked at between the views
+    mappings: list[Mapping]
+    rss: int  # at that moment, as the kernel counts it
 
 
 class Reader:
@@ -82,12 +85,18 @@ class Reader:
         best: Reading | None = None
         for attempt in range(1, READINGS_MOST + 1):
             begin = time.monotonic()
-            first, second = self.snapshot(), self.snapshot()
+            first = self.snapshot()
+            mappings = self.process.mappings()
+            rss = self.process.rss()
+            pages = self.scanner.scan_all(mappings)
+            rss = (rss + self.process.rss()) // 2
+            second = self.snapshot()
             seconds = time.monotonic() - begin
             before, heap = Heap(first, self.infos), Heap(second, self.infos)
             moved = moved_bytes(before, heap)
+            add_resident(heap, before)
             if best is None or moved < best.moved_bytes:
-                best = Reading(heap, moved, seconds, attempt)
+                best = Reading(heap, moved, seconds, attempt, pages, mappings, rss)
             if moved <= GOOD_ENOUGH * taken_bytes(heap):
                 break
         assert best is not None
@@ -131,6 +140,13 @@ class Reader:
 
 def taken_bytes(heap: Heap) -> int:
     return sum(bin_.count(bin_.taken) * bin_.info.size for bin_ in heap.bins.values())
+
+
+def add_resident(heap: Heap, before: Heap) -> None:
+    """Pages that Folio knew of before or after they were looked at were known when they were."""
+    for number, then in before.bins.items():
+        now = heap.bins[number]
+        now.resident[np.isin(now.chunks, then.chunks)] |= then.resident
 
 
 def moved_bytes(before: Heap, after: Heap) -> int:
