@@ -1,10 +1,11 @@
 """The reader: finds Folio in a process, and makes views of its heap.
 
 A view is made of a snapshot (folio.snapshot) decoded (folio.heap). The process runs on meanwhile, so a reading is two
-views, one right after the other, and a look at the resident pages between them: objects whose state differs between them moved while they were read, and their bytes
-are the error bound of every sum made from the second. A reading whose bound is more than a hundredth of what it read is
-made again, up to three times, and the best is used. Beside that bound up to a bundle of magazines for each thread that
-is just inside a slow call may be in neither place; its objects count as live.
+views, one right after the other, and a look at the resident pages between them. Objects whose state differs between the
+two moved while they were read, and their bytes are the error bound of every sum made from the second. A reading whose
+bound is more than a hundredth of what it read is made again, up to three times, and the best is used. Beside that bound
+up to a bundle of magazines for each thread that is just inside a slow call may be in neither place; its objects count
+as live.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from folio.errors import FolioError, ProcessGone
 
 GLANCE_SECONDS = 0.02
 GROWTH = 1.05  # since the last look
-REST = 10  # times what a look took, before the next
+REST = 4  # times what a look took, before the next
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
 

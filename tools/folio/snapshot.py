@@ -7,6 +7,7 @@ tables that it does not need.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,8 @@ class Memory:
         self.starts = np.array([start for start, _ in ordered], dtype=np.int64)
         self.lengths = np.array([length for _, length in ordered], dtype=np.int64)
         self.offsets = np.cumsum(self.lengths) - self.lengths
+        self.start_list, self.length_list = self.starts.tolist(), self.lengths.tolist()
+        self.offset_list = self.offsets.tolist()
         self.bytes = np.zeros(int(self.lengths.sum()), dtype=np.uint8)
         self.words = self.bytes.view(np.uint64)
 
@@ -60,7 +63,12 @@ class Memory:
         return np.where(good, self.offsets[piece] + inside, -1)
 
     def offset_of(self, address: int, length: int = 8) -> int:
-        return int(self.offsets_of(np.array([address]), length)[0])
+        """The same for one address: chains are walked by it."""
+        piece = bisect_right(self.start_list, address) - 1
+        inside = address - self.start_list[piece] if piece >= 0 else -1
+        if inside < 0 or inside + length > self.length_list[piece]:
+            return -1
+        return self.offset_list[piece] + inside
 
     def word(self, address: int) -> int:
         """The 8 bytes at a multiple of 8; 0 for what is not here."""
