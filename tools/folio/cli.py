@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,13 @@ AFTER_DASHES = {"allow_interspersed_args": False}
 
 def leave(status: int) -> None:
     raise typer.Exit(status)
+
+
+def split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise FolioError(f"--command {text!r} cannot be split: {error}; look at its quotes") from None
 
 
 def show_version(wanted: bool) -> None:
@@ -83,6 +91,9 @@ def compare(
         list[str] | None, typer.Option("--with", metavar="[NAME=]FILE", help="Another library; may be repeated.")
     ] = None,
     json: Json = False,
+    text: Annotated[
+        str, typer.Option("--command", metavar="TEXT", help="The program in one text, split as a shell does.")
+    ] = "",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also a page, in one file.")] = None,
     scratch: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the launcher and the example's data are kept.")
@@ -98,9 +109,10 @@ def compare(
     from folio.compare import compare as do
     from folio.library import find_library, scratch_folder
 
+    command = (command or []) + split(text)
     folder = scratch or scratch_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    leave(do(command or [], find_library(lib), others or [], rounds, folder, json, html, follow))
+    leave(do(command, find_library(lib), others or [], rounds, folder, json, html, follow))
 
 
 @app.command(epilog="Example: folio doctor $(pidof redis-server)")
