@@ -36,7 +36,7 @@ int known() {
   // Of each size so many objects, of which every `keep`th stays.
   constexpr struct {
     size_t size, count, keep;
-  } kGroups[] = {{64, 10000, 1}, {1000, 4000, 2}, {4096, 600, 3}, {100000, 40, 1}};
+  } kGroups[] = {{64, 10000, 1}, {1000, 4000, 2}, {5000, 600, 3}, {100000, 40, 1}};
   std::vector<void*> held[4], freed[4];
   for (unsigned g = 0; g < 4; ++g) {
     for (size_t i = 0; i < kGroups[g].count; ++i) {
@@ -74,7 +74,7 @@ int wide(size_t gib) {
   return 0;
 }
 
-constexpr size_t kSlots = 4000;
+constexpr size_t kSlots = 40000;
 constexpr size_t kSizes[] = {24, 64, 200, 1000, 3000};
 std::atomic<void*> slots[kSlots];
 std::atomic<bool> stop{false};
