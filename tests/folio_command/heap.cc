@@ -32,33 +32,56 @@ void* touched(size_t bytes) {
   return object;
 }
 
+// Of each size so many objects, of which every `keep`th stays.
+struct Group {
+  size_t size, count, keep;
+  size_t held, freed, held_pages, freed_pages, first, a_freed;
+  void* objects[10000];
+};
+Group groups[4];
+
+void fill(Group& g, size_t size, size_t count, size_t keep) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  g.size = size;
+  g.count = count;
+  g.keep = keep;
+  for (size_t i = 0; i < count; ++i) {
+    g.objects[i] = touched(size);
+    const auto at = reinterpret_cast<size_t>(g.objects[i]);
+    const size_t pages = (at + size - 1) / page - at / page + 1;
+    const bool keeps = i % keep == 0;
+    ++(keeps ? g.held : g.freed);
+    (keeps ? g.held_pages : g.freed_pages) += pages;
+    if (i == 0) g.first = at;
+    if (!keeps) g.a_freed = at;
+  }
+}
+
+void thin(Group& g) {
+  for (size_t i = 0; i < g.count; ++i) {
+    if (i % g.keep != 0) free(g.objects[i]);
+  }
+}
+
 int known() {
-  // Of each size so many objects, of which every `keep`th stays.
-  constexpr struct {
-    size_t size, count, keep;
-  } kGroups[] = {{64, 10000, 1}, {1000, 4000, 2}, {5000, 600, 3}, {100000, 40, 1}};
-  std::vector<void*> held[4], freed[4];
-  for (unsigned g = 0; g < 4; ++g) {
-    for (size_t i = 0; i < kGroups[g].count; ++i) {
-      (i % kGroups[g].keep == 0 ? held : freed)[g].push_back(touched(kGroups[g].size));
-    }
-  }
-  void* const huge = touched(size_t{3} << 20);
-  void* const half = malloc(size_t{8} << 20);  // of which one byte in two MiB is touched
-  for (size_t at = 0; at < size_t{8} << 20; at += size_t{2} << 20) static_cast<char*>(half)[at] = 1;
-  void* const free_huge = touched(size_t{2} << 20);
-  for (const auto& group : freed) {
-    for (void* object : group) free(object);
-  }
+  fill(groups[0], 64, 10000, 1);
+  fill(groups[1], 1000, 4000, 2);
+  fill(groups[2], 5000, 600, 3);
+  fill(groups[3], 100000, 40, 2);
+  void* const huge = touched(size_t{9} << 20);
+  void* const half = malloc(size_t{16} << 20);  // of which one byte in two MiB is touched
+  for (size_t at = 0; at < size_t{16} << 20; at += size_t{2} << 20) static_cast<char*>(half)[at] = 1;
+  void* const free_huge = touched(size_t{10} << 20);
+  for (Group& g : groups) thin(g);
   free(free_huge);
   printf("{\"groups\": [");
-  for (unsigned g = 0; g < 4; ++g) {
-    printf("%s{\"size\": %zu, \"held\": %zu, \"freed\": %zu, \"first\": %zu, \"a_freed\": %zu}", g == 0 ? "" : ", ",
-           kGroups[g].size, held[g].size(), freed[g].size(), reinterpret_cast<size_t>(held[g].front()),
-           freed[g].empty() ? 0 : reinterpret_cast<size_t>(freed[g].back()));
+  for (const Group& g : groups) {
+    printf("%s{\"size\": %zu, \"held\": %zu, \"freed\": %zu, \"held_pages\": %zu, \"freed_pages\": %zu, ",
+           &g == groups ? "" : ", ", g.size, g.held, g.freed, g.held_pages, g.freed_pages);
+    printf("\"first\": %zu, \"a_freed\": %zu}", g.first, g.a_freed);
   }
-  printf("], \"huge\": %zu, \"half\": %zu, \"free_huge\": %zu, \"on_stack\": %zu}\n", reinterpret_cast<size_t>(huge),
-         reinterpret_cast<size_t>(half), reinterpret_cast<size_t>(free_huge), reinterpret_cast<size_t>(&held));
+  printf("], \"huge\": %zu, \"half\": %zu, \"free_huge\": %zu, \"in_data\": %zu}\n", reinterpret_cast<size_t>(huge),
+         reinterpret_cast<size_t>(half), reinterpret_cast<size_t>(free_huge), reinterpret_cast<size_t>(groups));
   wait_for_end();
   return 0;
 }

@@ -11,7 +11,7 @@ from folio.process import PAGE
 from folio.reader import Reader
 from folio.where import locate
 
-STILL = "decay:3600000,housekeeper:off"  # nothing is purged while it is looked at
+STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"  # nothing is purged while it is looked at
 
 
 def sums(parts):
@@ -37,7 +37,7 @@ class TestKnownHeap:
     def test_the_sum_is_exact(self, seen):
         assert sums(seen[2]).unexplained == 0
 
-    @pytest.mark.parametrize("i", range(4))
+    @pytest.mark.parametrize("i", range(3))
     def test_live_objects_are_those_held(self, seen, i):
         group, bin_ = self.group(seen, i)
         assert bin_.live_objects == group["held"]
@@ -55,15 +55,20 @@ class TestKnownHeap:
         free = group["freed"] * bin_.size - cached
         assert free <= bin_.fragmented <= free + PAGE + 64 * bin_.size
 
-    def test_pages_of_large_objects_count_where_touched(self, seen):
-        group, bin_ = self.group(seen, 3)
-        assert group["held"] * 100000 <= bin_.live <= group["held"] * (100000 + 2 * PAGE)
-        assert bin_.live % PAGE == 0
+    def test_large_objects_count_where_touched(self, seen):
+        _, known, parts = seen
+        group = known["groups"][3]
+        # The C++ library has one of its own, for exceptions that find no memory, and touches its beginning.
+        assert 0 <= parts.large.objects - group["held"] <= 1
+        assert 0 <= parts.large.live - group["held_pages"] * PAGE <= 2 * PAGE
+        assert parts.large.dirty == group["freed_pages"] * PAGE
 
     def test_huge_objects_count_where_touched(self, seen):
-        _, _, parts = seen
-        assert parts.live_huge == (3 << 20) + 4 * PAGE
-        assert parts.dirty_huge == 2 << 20
+        huge = seen[2].huge
+        assert huge.objects == 2
+        assert huge.live == (9 << 20) + 8 * PAGE
+        assert huge.dirty == 10 << 20
+        assert huge.padding == 0
 
 
 class TestRealPrograms:

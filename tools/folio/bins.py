@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
@@ -77,9 +78,12 @@ def show_table(parts: Parts, by: str, most: int) -> None:
             "",
             style="dim",
         )
-    if parts.live_huge + parts.dirty_huge:
-        held = output.size(parts.live_huge + parts.dirty_huge)
-        made.add_row("huge", "> 1 MiB", "", "", held, "", output.size(parts.dirty_huge), "")
+    for name, each in [("large", parts.large), ("huge", parts.huge)]:
+        held = each.live + each.dirty + each.padding
+        if held or each.objects:
+            occupied = f"{100 * each.live / held:.0f} %" if held else ""
+            row = ["", f"{each.objects:,}", "", output.size(held), "", output.size(each.dirty), occupied]
+            made.add_row(name, *row)
     output.console.print(made)
 
 
@@ -136,7 +140,8 @@ def bins(pid: int, by: str, most: int, every: float, times: int, json: bool) -> 
             {
                 "seconds": round(at, 3),
                 "bins": [as_dict(b) for b in ordered(parts, by)],
-                "huge": {"live": parts.live_huge, "dirty": parts.dirty_huge},
+                "large": asdict(parts.large),
+                "huge": asdict(parts.huge),
                 "error_bound": parts.moved,
             }
             for at, parts in samples

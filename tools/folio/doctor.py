@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from folio import output
@@ -26,7 +26,8 @@ def advices(parts: Parts, options: dict[str, int], pid: int) -> dict[str, Advice
     worst = max(parts.bins, key=lambda b: b.fragmented, default=None)
     worst_text = f", most in bin {worst.number} ({worst.size} bytes)" if worst and worst.fragmented else ""
     objects = sum(b.live_objects for b in parts.bins)
-    huge = f", and {output.size(parts.live_huge)} in huge ones" if parts.live_huge else ""
+    kinds = [("large", parts.large), ("huge", parts.huge)]
+    more = "".join(f", {each.objects:,} {name} ones ({output.size(each.live)})" for name, each in kinds if each.objects)
     several = parts.threads > 1 or options.get("housekeeper") == 1
     goes = "It goes by itself" if several else "It goes as the program calls malloc or free"
     collect = (
@@ -37,7 +38,7 @@ def advices(parts: Parts, options: dict[str, int], pid: int) -> dict[str, Advice
     return {
         "live": Advice(
             "live",
-            f"{output.counted(objects, 'object')} that the program holds{huge}.",
+            f"{output.counted(objects, 'object')} that the program holds{more}.",
             f"Only the program can free them; `folio bins {pid}` shows their sizes.",
         ),
         "cached_threads": Advice(
@@ -118,6 +119,8 @@ def as_dict(pid: int, parts: Parts, advice: dict[str, Advice], status: int) -> d
         "not_folio": parts.foreign,
         "fragmented_by_bin": {str(b.number): b.fragmented for b in parts.bins if b.fragmented},
         "dirty_by_bin": {str(b.number): b.dirty for b in parts.bins if b.dirty},
+        "large": asdict(parts.large),
+        "huge": asdict(parts.huge),
         "read_seconds": round(parts.seconds, 6),
         "status": status,
     }

@@ -1,5 +1,5 @@
-"""What a snapshot says, as arrays: bins and their chunks, occupancy words, which objects wait in which cache, huge
-blocks. Nothing here touches the process.
+"""What a snapshot says, as arrays: bins and their chunks, occupancy words, which objects wait in which cache, fields of
+large objects, huge blocks. Nothing here touches the process.
 
 A snapshot of a running process is torn: an object may be seen in two places, or in a magazine although its occupancy
 bit says free. Here the occupancy word has the last word: a cached object counts if its bit says taken, and once, in
@@ -19,6 +19,7 @@ FOLIO_OBJECTS = 64
 PLACES = ("thread", "cpu", "depot")
 HUGE_FREE, HUGE_LIVE = 0, 1
 WALK_MOST = 1 << 20  # magazines in one stack
+FIELDS_MOST = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,6 @@ class BinInfo:
     size: int
     objects: int
     folios: int
-    has_offset: bool
     tracks_objects: bool
 
     @property
@@ -86,6 +86,20 @@ class Huge:
     descriptors: np.ndarray
 
 
+@dataclass
+class Field:
+    """64 MiB of address space for large objects, in granules (src/space/large.h)."""
+
+    base: int
+    descriptor: int
+    granules: int
+    taken: np.ndarray  # words, a bit for each granule
+    resident: np.ndarray  # the same
+    first: np.ndarray  # granules in which a live object starts
+    length: np.ndarray  # its granules
+    offset: np.ndarray  # where in its first granule it starts, in bytes
+
+
 class Heap:
     def __init__(self, snapshot: Snapshot, infos: list[BinInfo]) -> None:
         self.snapshot = snapshot
@@ -95,6 +109,7 @@ class Heap:
         self._index()
         self.bins = {info.number: self._read_bin(info) for info in infos if info.size}
         self.bins = {number: each for number, each in self.bins.items() if each is not None}
+        self.fields = self._read_fields()
         self.huge = self._read_huge()
         self.magazines = [self._thread_magazines(), self._cpu_magazines(), self._depot_magazines()]
         self.cached_by_owner: dict[str, dict[int, int]] = {}  # bytes, by place and owner
@@ -141,6 +156,24 @@ class Heap:
         taken = metadata.gather(at + 8 * (3 * hints + 2 * residency), info.folios)
         resident = metadata.gather(at + 8 * 3 * hints, residency)
         return Bin(info, self.numbers[mine] << layout.chunk_shift, descriptors, taken, resident)
+
+    def _read_fields(self) -> list[Field]:
+        layout, metadata = self.layout, self.snapshot.metadata
+        found: list[Field] = []
+        at = self.snapshot.fixed.word(layout.fields)
+        while at and len(found) < FIELDS_MOST:
+            header = metadata.word(at + layout.field_granules_offset // 8 * 8)
+            granules = header >> (layout.field_granules_offset % 8 * 8) & 0xFFFFFFFF
+            words = granules // 64
+            body = metadata.gather(np.array([at + layout.field_bytes]), 3 * words + granules // 2)[0]
+            entries = body[3 * words :].view(np.uint32)
+            first = np.flatnonzero(entries)
+            length, offset = entries[first] & 0xFFFF, (entries[first] >> 16 & 63) * 64
+            base = metadata.word(at + layout.field_base_offset)
+            taken, resident = body[:words], body[words : 2 * words]
+            found.append(Field(base, at, granules, taken, resident, first, length.astype(int), offset.astype(int)))
+            at = metadata.word(at + layout.field_next_offset)
+        return found
 
     def _read_huge(self) -> Huge:
         layout, metadata = self.layout, self.snapshot.metadata

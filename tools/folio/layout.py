@@ -14,21 +14,23 @@ from folio.errors import FolioError
 from folio.process import Mapping, Process
 
 MAGIC = b"FolioLay"
-VERSION = 1
+VERSION = 2
 HEAD = struct.Struct("<8sII")
-FIRST_FIELDS = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
+TABLE_OFFSET = 48  # of the first pointer, in all versions so far
+LISTED = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
 chunk_table* windows* bin_info* bin_array* page_counts* thread_caches* cpu_caches* depot* options*
 window_bytes window_descriptors_offset descriptor_bytes descriptor_block_offset descriptor_bin_offset
-descriptor_seal_offset huge_bytes huge_base_offset huge_reserved_offset huge_usable_offset huge_touched_offset
-huge_state_offset magazine_bytes magazine_header_offset thread_cache_bytes thread_cache_next_offset
-thread_cache_tops_offset cpu_cache_count cpu_cache_lists_offset cpu_list_bytes cpu_list_objects_offset
-depot_bin_bytes bin_info_size_offset bin_info_objects_offset bin_info_folios_offset bin_info_has_offset_offset
-bin_info_tracks_objects_offset magazine_link_offset stack_tag_bits resident_offset dirty_offset purged_offset
-purge_calls_offset"""
-LATER_FIELDS = """zero metadata_pieces* region_cursor* region_reserved* option_rows* collect_request*
-metadata_piece_used_offset metadata_piece_bytes_offset metadata_piece_previous_offset option_count option_row_bytes
-collect_wanted_offset collect_done_offset hint_block_bytes cpu_cache_bytes dirty_large_offset"""
-FIELDS = (FIRST_FIELDS + " " + LATER_FIELDS).split()
+descriptor_seal_offset huge_bytes huge_base_offset huge_reserved_offset huge_usable_offset
+huge_touched_offset huge_state_offset magazine_bytes magazine_header_offset thread_cache_bytes
+thread_cache_next_offset thread_cache_tops_offset cpu_cache_count cpu_cache_lists_offset cpu_list_bytes
+cpu_list_objects_offset depot_bin_bytes bin_info_size_offset bin_info_objects_offset bin_info_folios_offset
+bin_info_tracks_objects_offset magazine_link_offset stack_tag_bits resident_offset dirty_offset
+purged_offset purge_calls_offset code_large granule_shift fields* chunk_entry_bytes chunk_entry_step
+field_bytes field_base_offset field_next_offset field_granules_offset metadata_pieces* region_cursor*
+region_reserved* option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset
+metadata_piece_previous_offset option_count option_row_bytes collect_wanted_offset collect_done_offset
+hint_block_bytes cpu_cache_bytes"""
+FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]
 
@@ -120,13 +122,18 @@ def candidates(mappings: list[Mapping], program: str) -> list[list[Mapping]]:
     return [by_path[path] for path in sorted(files, key=rank)]
 
 
-def find_by_magic(process: Process, parts: list[Mapping]) -> int | None:
+def find_by_magic(process: Process, parts: list[Mapping], mappings: list[Mapping]) -> int | None:
+    """The descriptor among a file's mappings. A page of the file may be mapped twice: only one copy is relocated."""
     for part in parts:
         if "r" not in part.flags or part.flags.endswith("s"):
             continue
-        at = process.read(part.start, part.end - part.start).find(MAGIC + VERSION.to_bytes(4, "little"))
-        if at >= 0:
-            return part.start + at
+        data = process.read(part.start, part.end - part.start)
+        at = data.find(MAGIC)
+        while at >= 0:
+            table = int.from_bytes(data[at + TABLE_OFFSET : at + TABLE_OFFSET + 8], "little")
+            if any(m.start <= table < m.end for m in mappings):
+                return part.start + at
+            at = data.find(MAGIC, at + 1)
     return None
 
 
@@ -144,7 +151,7 @@ def find(process: Process) -> Layout:
             return read_at(process, start + found[0], library_of(parts, start + found[1], program))
     for parts in files:
         known = "/libfolio" in parts[0].path
-        if (known or parts[0].path == program) and (address := find_by_magic(process, parts)) is not None:
+        if (known or parts[0].path == program) and (address := find_by_magic(process, parts, mappings)) is not None:
             return read_at(process, address, library_of(parts, 0, program))
     raise FolioError(f"process {process.pid} ({process.text('comm').strip()}) is not on Folio: {HOW_TO_RUN}")
 

@@ -49,13 +49,22 @@ class BinParts:
 
 
 @dataclass
+class RunParts:
+    """Of large or huge objects; bytes that are resident, but for `objects`."""
+
+    objects: int = 0  # live ones
+    live: int = 0
+    dirty: int = 0
+    padding: int = 0
+
+
+@dataclass
 class Parts:
     """All in bytes. The parts are `values()`; with `unexplained` they sum to `rss` exactly."""
 
     rss: int
-    live_huge: int
-    dirty_huge: int
-    padding_huge: int
+    large: RunParts
+    huge: RunParts
     metadata: int
     metadata_kinds: dict[str, int]
     own: int
@@ -68,21 +77,22 @@ class Parts:
     swapped: int
 
     def sum_of(self, what: str) -> int:
-        return sum(getattr(bin_, what) for bin_ in self.bins)
+        """live, dirty or padding, of everything."""
+        return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge])
 
     def cached(self, place: str) -> int:
         return sum(bin_.cached[place] for bin_ in self.bins)
 
     def values(self) -> dict[str, int]:
         return {
-            "live": self.sum_of("live") + self.live_huge,
+            "live": self.sum_of("live"),
             "cached_threads": self.cached("thread"),
             "cached_cpus": self.cached("cpu"),
             "cached_depot": self.cached("depot"),
-            "fragmented": self.sum_of("fragmented"),
-            "dirty": self.sum_of("dirty") + self.dirty_huge,
+            "fragmented": sum(bin_.fragmented for bin_ in self.bins),
+            "dirty": self.sum_of("dirty"),
             "metadata": self.metadata,
-            "padding": self.sum_of("padding") + self.padding_huge,
+            "padding": self.sum_of("padding"),
             "own": self.own,
             "not_folio": sum(self.foreign.values()),
         }
@@ -113,7 +123,7 @@ def explain(reader: Reader, reading: Reading | None = None) -> Parts:
     pages = pages[~inside(pages, uncounted(mappings))]
 
     parts = Parts(
-        reading.rss, 0, 0, 0, 0, {}, 0, {}, [], reading.moved_bytes, reading.seconds,
+        reading.rss, RunParts(), RunParts(), 0, {}, 0, {}, [], reading.moved_bytes, reading.seconds,
         len(heap.snapshot.thread_caches), reserved_bytes(heap), swapped,
     )  # fmt: skip
     pages_per_chunk = layout.chunk_bytes // PAGE
@@ -121,6 +131,7 @@ def explain(reader: Reader, reading: Reading | None = None) -> Parts:
     at = np.clip(np.searchsorted(heap.numbers, chunk), 0, max(len(heap.numbers) - 1, 0))
     known = heap.numbers[at] == chunk if len(heap.numbers) else np.zeros(len(pages), dtype=bool)
     add_bins(parts, heap, pages[known], at[known])
+    add_large(parts, heap, pages[known], at[known])
     add_huge(parts, heap, pages[known], at[known])
     rest = pages[~known]
     rest = add_metadata(parts, heap, rest)
@@ -208,7 +219,25 @@ def unit_folios(size: int) -> int:
     return folios
 
 
-# ---- Huge blocks ----
+# ---- Large objects, huge blocks ----
+
+
+def add_large(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
+    """Granules are whole pages, or, where pages are larger, objects are."""
+    mine = heap.codes[entry] == heap.layout.code_large
+    address = pages[mine] * PAGE
+    large = parts.large
+    shift = heap.layout.granule_shift
+    for each in heap.fields:
+        large.objects += len(each.first)
+        offset = address[(address >= each.base) & (address < each.base + (each.granules << shift))] - each.base
+        granule = offset >> shift
+        word, bit = granule // 64, (granule % 64).astype(np.uint64)
+        taken = each.taken[word] >> bit & np.uint64(1) == 1
+        known = each.resident[word] >> bit & np.uint64(1) == 1
+        large.live += int(taken.sum()) * PAGE
+        large.dirty += int((~taken & known).sum()) * PAGE
+        large.padding += int((~taken & ~known).sum()) * PAGE
 
 
 def add_huge(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
@@ -218,20 +247,17 @@ def add_huge(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> 
         return
     address = pages[mine] * PAGE
     order = np.argsort(huge.base)
-    if len(order) == 0:
-        parts.padding_huge = len(address) * PAGE
-        return
     block = order[np.clip(np.searchsorted(huge.base[order], address, side="right") - 1, 0, None)]
     offset = address - huge.base[block]
     live = huge.live[block] & (offset < huge.usable[block])
     dirty = ~live & (offset < np.maximum(huge.touched[block], 0))
-    parts.live_huge = int(live.sum()) * PAGE
-    parts.dirty_huge = int(dirty.sum()) * PAGE
-    parts.padding_huge = int((~live & ~dirty).sum()) * PAGE
+    padding = int((~live & ~dirty).sum()) * PAGE
+    parts.huge = RunParts(int(huge.live.sum()), int(live.sum()) * PAGE, int(dirty.sum()) * PAGE, padding)
 
 
 def reserved_bytes(heap: Heap) -> int:
-    return heap.snapshot.fixed.word(heap.layout.region_reserved) + int(heap.huge.reserved.sum())
+    large = sum(each.granules for each in heap.fields) << heap.layout.granule_shift
+    return heap.snapshot.fixed.word(heap.layout.region_reserved) + large + int(heap.huge.reserved.sum())
 
 
 # ---- Everything else ----
@@ -263,14 +289,22 @@ def metadata_ranges(heap: Heap) -> dict[str, list[tuple[int, int]]]:
         for bin_ in heap.bins.values()
         for at in bin_.descriptors
     ]
+    for each in heap.fields:
+        words = each.granules // 64 * 3 + each.granules // 2
+        descriptors.append((each.descriptor, each.descriptor + layout.field_bytes + 8 * words))
     descriptors += [(int(at), int(at) + layout.huge_bytes) for at in np.unique(heap.huge.descriptors)]
+    chunks = np.concatenate([np.zeros(0, dtype=np.int64), *(bin_.descriptors for bin_ in heap.bins.values())])
+    blocks = snapshot.metadata.gather(chunks + layout.descriptor_block_offset, 1)[:, 0].astype(np.int64)
+    caches = snapshot.fixed.gather(np.array([layout.cpu_caches]), layout.cpu_cache_count)[0].astype(np.int64)
     size = layout.magazine_bytes
     magazines = np.unique(np.concatenate([each.addresses for each in heap.magazines]))
     return {
-        "descriptors of chunks": descriptors,
+        "descriptors of chunks and large objects": descriptors,
         "windows": [(at, at + layout.window_bytes) for _, at in snapshot.windows],
         "magazines with objects": [(int(at), int(at) + size) for at in magazines],
         "thread caches": [(at, at + layout.thread_cache_bytes) for at in snapshot.thread_caches],
+        "CPU caches": [(int(at), int(at) + layout.cpu_cache_bytes) for at in caches[caches != 0]],
+        "hints": [(int(at), int(at) + layout.hint_block_bytes) for at in np.unique(blocks[blocks != 0])],
     }
 
 
@@ -278,7 +312,8 @@ def add_metadata(parts: Parts, heap: Heap, pages: np.ndarray) -> np.ndarray:
     """Returns the pages that are no metadata."""
     layout = heap.layout
     pieces = inside(pages, [(p.start, p.start + p.reserved) for p in heap.snapshot.pieces])
-    table = inside(pages, [(layout.chunk_table, layout.chunk_table + (1 << layout.address_bits - layout.chunk_shift))])
+    entries = layout.chunk_entry_bytes << layout.address_bits - layout.chunk_shift
+    table = inside(pages, [(layout.chunk_table, layout.chunk_table + entries)])
     windows = 8 << (layout.address_bits - layout.chunk_shift - layout.window_shift)
     maps = inside(pages, [(layout.windows, layout.windows + windows)]) & ~table
     parts.metadata = int((pieces | table | maps).sum()) * PAGE
@@ -286,7 +321,7 @@ def add_metadata(parts: Parts, heap: Heap, pages: np.ndarray) -> np.ndarray:
     for name, ranges in metadata_ranges(heap).items():
         kinds[name] = overlap(pages[pieces], ranges)
         left -= kinds[name]
-    kinds["magazines without objects, hints, CPU caches"] = left
+    kinds["magazines without objects, and the rest"] = left
     kinds["chunk table and map of windows"] = int((table | maps).sum()) * PAGE
     parts.metadata_kinds = kinds
     return pages[~(pieces | table | maps)]

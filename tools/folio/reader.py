@@ -70,7 +70,6 @@ class Reader:
                 number(code, layout.bin_info_size_offset, 4),
                 number(code, layout.bin_info_objects_offset, 4),
                 number(code, layout.bin_info_folios_offset, 2),
-                bool(number(code, layout.bin_info_has_offset_offset, 1)),
                 bool(number(code, layout.bin_info_tracks_objects_offset, 1)),
             )
             for code in range(1, layout.bins)
@@ -140,7 +139,9 @@ class Reader:
 
 
 def taken_bytes(heap: Heap) -> int:
-    return sum(bin_.count(bin_.taken) * bin_.info.size for bin_ in heap.bins.values())
+    """Of bins and large objects."""
+    large = sum(int(np.bitwise_count(field.taken).sum()) for field in heap.fields) << heap.layout.granule_shift
+    return large + sum(bin_.count(bin_.taken) * bin_.info.size for bin_ in heap.bins.values())
 
 
 def add_resident(heap: Heap, before: Heap) -> None:
@@ -148,6 +149,8 @@ def add_resident(heap: Heap, before: Heap) -> None:
     for number, then in before.bins.items():
         now = heap.bins[number]
         now.resident[np.isin(now.chunks, then.chunks)] |= then.resident
+    for now_field, then_field in zip(heap.fields, before.fields, strict=False):  # in the order in which they were made
+        now_field.resident |= then_field.resident
 
 
 def moved_bytes(before: Heap, after: Heap) -> int:
@@ -162,6 +165,9 @@ def moved_bytes(before: Heap, after: Heap) -> int:
         moved += now.count(now.taken[~common]) * now.info.size
         for a, b in zip([now.live, *now.cached.values()], [then.live, *then.cached.values()], strict=True):
             moved += now.count(a[common] ^ b) * now.info.size
+    for i, field in enumerate(after.fields):
+        changed = field.taken ^ before.fields[i].taken if i < len(before.fields) else field.taken
+        moved += int(np.bitwise_count(changed).sum()) << after.layout.granule_shift
     huge_before, huge_after = live_huge(before), live_huge(after)
     return moved + sum(
         abs(huge_before.get(block, 0) - huge_after.get(block, 0)) for block in huge_before.keys() | huge_after.keys()

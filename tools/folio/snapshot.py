@@ -112,6 +112,7 @@ class Snapshot:
             (layout.region_reserved, 8),
             (layout.collect_request, 8),
             (layout.thread_caches, 8),
+            (layout.fields, 8),
         ]
         memory = Memory(whole_pages(spans))
         memory.fill(process, scanner)
@@ -126,10 +127,12 @@ class Snapshot:
         return [(int(number), int(table[number])) for number in np.flatnonzero(table)]
 
     def _read_codes(self, process: Process) -> np.ndarray:
-        """The chunk table's bytes for each window, as rows."""
-        n = self.layout.window_chunks
-        ranges = [(self.layout.chunk_table + number * n, n) for number, _ in self.windows]
-        return process.read_ranges(ranges).reshape(len(ranges), n)
+        """The codes of the chunk table for each window, as rows."""
+        layout, n = self.layout, self.layout.window_chunks
+        length = n * layout.chunk_entry_bytes
+        data = process.read_ranges([(layout.chunk_table + number * length, length) for number, _ in self.windows])
+        entries = data.view(f"<u{layout.chunk_entry_bytes}").reshape(len(self.windows), n)
+        return (entries // layout.chunk_entry_step).astype(np.uint8)
 
     def _read_tops(self, process: Process) -> np.ndarray:
         """The tops of each thread that has a cache, as rows."""

@@ -8,18 +8,12 @@ import numpy as np
 
 from folio import output
 from folio.errors import FolioError
-from folio.heap import FOLIO_OBJECTS, PLACES, BinInfo, Heap
+from folio.heap import FOLIO_OBJECTS, PLACES, Heap
 from folio.parts import kind_of
 from folio.process import PAGE
 from folio.reader import Reader
 
-GOLDEN = 0x9E3779B97F4A7C15
 PLACE_NAMES = {"thread": "a thread's magazine", "cpu": "a CPU cache", "depot": "the depot"}
-
-
-def object_offset(info: BinInfo, slot: int) -> int:
-    """Where in its slot an object starts; `object_offset` in src/folio/descriptor.h."""
-    return ((slot >> 12) * GOLDEN % (1 << 64) >> 58) * 64 if info.has_offset else 0
 
 
 def parse_address(text: str) -> int:
@@ -46,8 +40,7 @@ def in_chunk(heap: Heap, entry: int, address: int) -> dict[str, Any]:
     found: dict[str, Any] = {"bin": info.number, "slot_bytes": info.size, "chunk": chunk}
     if number >= info.objects:
         return {**found, "kind": "tail of a chunk", "state": "belongs to no object"}
-    slot = chunk + number * info.size
-    base = slot + object_offset(info, slot)
+    base = chunk + number * info.size
     folio, bit = divmod(number, FOLIO_OBJECTS)
 
     def has(words: np.ndarray) -> bool:
@@ -59,13 +52,38 @@ def in_chunk(heap: Heap, entry: int, address: int) -> dict[str, Any]:
         **found,
         "kind": "object",
         "base": base,
-        "usable_bytes": slot + info.size - base,
+        "usable_bytes": info.size,
         "offset": address - base,
         "state": state,
         "folio": folio,
         "object_of_folio": bit,
         "folio_taken": int(bin_.taken[row, folio]).bit_count(),
         "folio_objects": min(FOLIO_OBJECTS, info.objects - folio * FOLIO_OBJECTS),
+    }
+
+
+def in_large(heap: Heap, entry: int, address: int) -> dict[str, Any]:
+    field = next((f for f in heap.fields if f.descriptor == heap.descriptors[entry]), None)
+    if field is None:
+        return {"kind": "Folio's address space", "state": "a field of large objects that is just being made"}
+    shift = heap.layout.granule_shift
+    granule = (address - field.base) >> shift
+    at = int(np.searchsorted(field.first, granule, side="right")) - 1
+    if at < 0 or granule >= field.first[at] + field.length[at]:
+        taken = int(field.taken[granule // 64]) >> granule % 64 & 1
+        state = "is just being purged or taken" if taken else "free"
+        return {"kind": "granule of large objects", "state": state, "granule": granule, "field": field.base}
+    base = field.base + (int(field.first[at]) << shift) + int(field.offset[at])
+    before = address < base
+    return {
+        "kind": "room before a large object" if before else "large object",
+        "base": base,
+        "usable_bytes": (int(field.length[at]) << shift) - int(field.offset[at]),
+        "offset": address - base,
+        "state": "taken by the program",
+        "granule": granule,
+        "granules": int(field.length[at]),
+        "field": field.base,
     }
 
 
@@ -109,6 +127,8 @@ def locate(reader: Reader, heap: Heap, address: int) -> dict[str, Any]:
         found = elsewhere(reader, heap, address)
     elif heap.codes[entry] >= heap.layout.code_huge_start:
         found = in_huge(heap, entry, address)
+    elif heap.codes[entry] == heap.layout.code_large:
+        found = in_large(heap, entry, address)
     else:
         found = in_chunk(heap, entry, address)
     return {"address": address, **found, "resident": is_resident(reader, address)}
@@ -129,13 +149,15 @@ def where(pid: int, text: str, json: bool) -> int:
         return 0
     output.say(f"{address:#x}", "bold")
     output.say(f"  {sentence(found)}")
-    if "offset" in found:
+    if found.get("offset", -1) >= 0:
         output.say(f"  the address is byte {found['offset']:,} of it")
     if "bin" in found:
         output.say(f"  bin {found['bin']}, slots of {found['slot_bytes']:,} bytes; chunk {found['chunk']:#x}")
     if "folio" in found:
         taken, of = found["folio_taken"], found["folio_objects"]
         output.say(f"  object {found['object_of_folio']} of folio {found['folio']}, of whose {of} {taken} are taken")
+    if "field" in found:
+        output.say(f"  granule {found['granule']} of the field at {found['field']:#x}")
     output.say(f"  its page is {'resident' if found['resident'] else 'not resident'}")
     output.next_command(f"folio bins {pid}")
     return 0
