@@ -71,13 +71,23 @@ void serve_request() {
   collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
 }
 
+// The housekeeper's sleep, in which it looks for wishes where there may be any.
+void rest(uint64_t ms) {
+  if (options.collect_from_outside != kCollectFromOutsideOn) return os::sleep_ms(ms);
+  while (ms != 0) {
+    const uint64_t step = ms < kSleepMostMs ? ms : kSleepMostMs;
+    os::sleep_ms(step);
+    serve_request();
+    ms -= step;
+  }
+}
+
 void housekeeper_main(void*) {
   uint64_t sleep = period_ms();
   set_timekeeper(true);
   // When the last of the program's threads is gone (main may have left by pthread_exit), so is this one.
   while (thread_count() != 0 || options.housekeeper == kHousekeeperOn) {
-    os::sleep_ms(sleep);
-    if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+    rest(sleep);
     next_tick.store(os::now_ms() + period_ms(), order::relaxed);                       // relaxed: a time
     const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) > 0;  // relaxed: an estimate
     sleep = busy ? period_ms() : sleep * 2 < kSleepMostMs ? sleep * 2 : kSleepMostMs;

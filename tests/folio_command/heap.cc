@@ -4,6 +4,7 @@
 //   heap known            objects of several sizes, some of them freed; addresses and counts
 //   heap wide GIB         so many GiB of objects that nobody touches
 //   heap load THREADS     threads that allocate, free and pass objects on, until the end; how much is live, from, to
+//   heap scattered PAGES  one huge object, of which every third page is touched, so many of them
 //   heap quiet MIB        frees so much of its memory and then does nothing
 #include <malloc.h>
 #include <stdio.h>
@@ -133,9 +134,18 @@ int load(unsigned threads) {
   return 0;
 }
 
+int scattered(size_t pages) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* const object = static_cast<char*>(malloc(pages * 3 * page));
+  for (size_t i = 0; i < pages; ++i) object[i * 3 * page] = 1;
+  printf("{}\n");
+  wait_for_end();
+  return 0;
+}
+
 int quiet(size_t mib) {
   std::vector<void*> objects;
-  for (size_t i = 0; i < mib * 16; ++i) objects.push_back(touched(65000));
+  for (size_t i = 0; i < (mib << 20) / 5000; ++i) objects.push_back(touched(5000));
   for (void* object : objects) free(object);
   printf("{\"freed\": %zu}\n", mib << 20);
   wait_for_end();
@@ -149,7 +159,8 @@ int main(int argc, char** argv) {
   if (argc > 1 && strcmp(argv[1], "known") == 0) return known();
   if (argc > 1 && strcmp(argv[1], "wide") == 0) return wide(number);
   if (argc > 1 && strcmp(argv[1], "load") == 0) return load(static_cast<unsigned>(number));
+  if (argc > 1 && strcmp(argv[1], "scattered") == 0) return scattered(number);
   if (argc > 1 && strcmp(argv[1], "quiet") == 0) return quiet(number);
-  fprintf(stderr, "usage: heap known | wide GIB | load THREADS | quiet MIB\n");
+  fprintf(stderr, "usage: heap known | wide GIB | load THREADS | scattered PAGES | quiet MIB\n");
   return 2;
 }

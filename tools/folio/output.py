@@ -74,6 +74,6 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def one_line(text: str, most: int = 100) -> str:
+def one_line(text: str, most: int = 79) -> str:
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -112,9 +112,10 @@ class PageScanner:
         while argument.start < argument.end:
             got = fcntl.ioctl(self.file, PAGEMAP_SCAN, argument)
             pieces.append(buffer[:got].copy())
-            if argument.walk_end <= argument.start:
+            # Not walk_end: it stays where the kernel last emptied a buffer of its own, also when it went on to the end.
+            if got < REGIONS:
                 break
-            argument.start = argument.walk_end
+            argument.start = int(buffer[got - 1, 1])
         found = np.concatenate(pieces) if pieces else np.zeros((0, 3), dtype=np.uint64)
         return Ranges(found[:, 0].astype(np.int64), found[:, 1].astype(np.int64), found[:, 2].astype(np.int64))
 
