@@ -31,6 +31,7 @@ import report
 import run
 import schedule
 
+from folio import proof
 from folio import rounds as st
 
 CASE = cases.Case("c", "program", [], [cases.SPEED, cases.PEAK])
