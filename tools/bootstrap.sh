@@ -9,7 +9,8 @@ export DEBIAN_FRONTEND=noninteractive
 build='cmake ninja-build g++ make python3'
 declare -A sets=(
   [build]="$build"
-  [test]="$build libgtest-dev pkg-config binutils python3-pytest python3-venv git libpython3.11-testsuite perl sqlite3 xz-utils"
+  [test]="$build libgtest-dev pkg-config binutils python3-pytest python3-venv git libpython3.11-testsuite perl sqlite3
+    xz-utils"
   [real]="ghostscript nodejs redis-server"
   [peers]="$build binutils libtcmalloc-minimal4 libtbbmalloc2"
   [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbbmalloc2 valgrind python3-venv binutils"
@@ -76,7 +77,8 @@ install_tools() {
   echo "installing the folio command and what $wanted names into $venv"
   { /usr/bin/python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet --editable './tools[test]' &&
     cp "$wanted" "$venv/pyproject.toml"; } >"$log" 2>&1 || {
-    echo "bootstrap.sh: the folio command's packages cannot be had from PyPI: $(grep -m 1 ERROR "$log" || tail -n 1 "$log")" >&2
+    echo "bootstrap.sh: the folio command's packages cannot be had from PyPI:" \
+      "$(grep -m 1 ERROR "$log" || tail -n 1 "$log")" >&2
     exit 1
   }
 }

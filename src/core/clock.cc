@@ -97,11 +97,11 @@ void housekeeper_main(void*) {
 }
 
 void start_housekeeper(uint64_t now) {
-  const bool wanted = options.housekeeper == kHousekeeperOn ||
-                      (options.housekeeper == kHousekeeperAuto &&
-                       (options.collect_from_outside == kCollectFromOutsideOn ||
-                        (thread_count() > 1 &&
-                         page_counts.resident.load(order::relaxed) > kWorthAThread)));  // relaxed: an estimate
+  const bool wanted =
+      options.housekeeper == kHousekeeperOn ||
+      (options.housekeeper == kHousekeeperAuto &&
+       (options.collect_from_outside == kCollectFromOutsideOn ||
+        (thread_count() > 1 && page_counts.resident.load(order::relaxed) > kWorthAThread)));  // relaxed: an estimate
   uint32_t none = kNoThread;
   if (!wanted || housekeeper.load(order::relaxed) != kNoThread) return;  // relaxed: a look first
   if (now < no_thread_before.load(order::relaxed)) return;               // relaxed: a time

@@ -10,8 +10,8 @@ namespace folio {
 
 inline constexpr size_t kMetadataAlignment = 64;
 
-// An address range of it, at whose start this lies. What is handed out comes first. All of them, newest first, for those
-// who look from outside.
+// An address range of it, at whose start this lies. What is handed out comes first. All of them, newest first, for
+// those who look from outside.
 struct MetadataPiece {
   Atomic<size_t> used;  // bytes from the start on
   size_t bytes;

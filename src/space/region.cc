@@ -31,7 +31,8 @@ char* acquire_chunk() {
   for (;;) {
     const uint64_t next = now >> 32, end = now & 0xffffffffu;
     if (next != end) {
-      if (region_cursor.compare_exchange(now, pack(next + 1, end), order::relaxed)) return carve(next);  // relaxed: see above
+      const uint64_t carved_on = pack(next + 1, end);
+      if (region_cursor.compare_exchange(now, carved_on, order::relaxed)) return carve(next);  // relaxed: see above
       continue;
     }
     size_t bytes = region_reserved.load(order::relaxed);  // relaxed: a measure, not a limit
@@ -53,6 +54,6 @@ char* acquire_chunk() {
 }
 
 size_t region_bytes() { return region_reserved.load(order::relaxed); }  // relaxed: a statistic
-size_t region_chunks() { return carved.load(order::relaxed); }   // relaxed: a statistic
+size_t region_chunks() { return carved.load(order::relaxed); }          // relaxed: a statistic
 
 }  // namespace folio
