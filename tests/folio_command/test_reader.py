@@ -1,8 +1,10 @@
 """The reader: finding the layout, versions, reading in bulk, torn views."""
 
+import re
 import shutil
 import struct
 import subprocess
+import sys
 import time
 
 import pytest
@@ -103,6 +105,21 @@ class TestFinding:
             time.sleep(0.2)  # now it waits to be reaped: it has no memory any more
             with pytest.raises(ProcessGone, match="ended while it was read"):
                 explain(reader)
+
+
+class TestTheReaderOfTheDocuments:
+    def test_counts_the_same(self, tmp_path):
+        program = tmp_path / "reader.py"
+        program.write_text(re.search(r"```python\n(.*?)```", (ROOT / "docs/layout.md").read_text(), re.DOTALL)[1])
+        with heap("known", options="decay:3600000,housekeeper:off") as (pid, _):
+            command = [sys.executable, program, str(pid)]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            view = Reader(pid).view()
+        for bin_ in view.bins.values():
+            taken = bin_.count(bin_.taken)
+            if taken:
+                assert re.search(rf"bin +{bin_.info.number}: +{taken} objects of {bin_.info.size} bytes", said)
+        assert f"huge: {int(view.huge.usable[view.huge.live].sum())} bytes live" in said
 
 
 class TestReading:
