@@ -180,7 +180,7 @@ def check(pid: int | None, given: Path | None, json: bool) -> int:
     output.say(f"Folio serves {who}", "bold green")
     kind = "linked into" if found["linked_in"] else "library"
     output.say(f"  {kind} {found['library']}, version {found['version']}")
-    output.say("\noptions in force (FOLIO_OPTIONS=key:value,...; docs/options.md)", "bold")
+    output.say("\noptions in force (FOLIO_OPTIONS sets them; docs/options.md)", "bold")
     output.indented("  ".join(f"{key}:{value.split()[0]}" for key, value in found["options"].items()), 2)
     output.say("\nthis kernel and this shell", "bold")
     for feature in features:

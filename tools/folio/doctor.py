@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Console
+
 from folio import output
-from folio.parts import Parts, explain
+from folio.parts import TITLES, Parts, explain
 from folio.reader import Reader
 
 HEALTHY, RETAINS, NOT_EXACT = 0, 1, 3  # exit statuses; 2 is an error
@@ -17,7 +19,6 @@ FOREIGN_SHOWN = 5
 
 @dataclass(frozen=True)
 class Advice:
-    title: str
     cause: str
     advice: str
 
@@ -27,8 +28,10 @@ def advices(parts: Parts, options: dict[str, int], pid: int) -> dict[str, Advice
     worst_text = f", most in bin {worst.number} ({worst.size} bytes)" if worst and worst.fragmented else ""
     objects = sum(b.live_objects for b in parts.bins)
     kinds = [("large", parts.large), ("huge", parts.huge)]
-    more = "".join(f", {each.objects:,} {name} ones ({output.size(each.live)})" for name, each in kinds if each.objects)
-    several = parts.threads > 1 or options.get("housekeeper") == 1
+    more = "".join(
+        f", {output.size(each.live)} in {name} ones ({each.objects:,})" for name, each in kinds if each.objects
+    )
+    several = parts.threads > 1 or options.get("housekeeper") == 1 or options.get("collect_from_outside")
     goes = "It goes by itself" if several else "It goes as the program calls malloc or free"
     collect = (
         f"`folio collect {pid}` hastens it"
@@ -37,52 +40,42 @@ def advices(parts: Parts, options: dict[str, int], pid: int) -> dict[str, Advice
     )
     return {
         "live": Advice(
-            "live",
             f"{output.counted(objects, 'object')} that the program holds{more}.",
             f"Only the program can free them; `folio bins {pid}` shows their sizes.",
         ),
         "cached_threads": Advice(
-            "cached in threads",
             f"Free objects in the magazines of {output.counted(parts.threads, 'thread')}.",
             "FOLIO_OPTIONS=thread_cache:8,thread_cache_pool:2 keeps less, for more slow calls.",
         ),
         "cached_cpus": Advice(
-            "cached in CPUs",
             "Free objects that threads on the same CPU pass to each other.",
             "What two ticks do not use goes; FOLIO_OPTIONS=cpu_cache:256 keeps less.",
         ),
         "cached_depot": Advice(
-            "cached in the depot",
             "Free objects on their way from threads that free to threads that allocate.",
             "What two ticks do not use goes; FOLIO_OPTIONS=depot:4096 keeps less.",
         ),
         "fragmented": Advice(
-            "fragmented",
             f"Free objects on pages that a taken neighbour keeps{worst_text}.",
             "It is used before new memory is; what lives long is best allocated together, before what lives short.",
         ),
         "dirty": Advice(
-            "dirty",
             f"Free pages that wait to be used again before they are purged (decay {options.get('decay', 0)} ms).",
             f"{goes}; {collect}.",
         ),
         "metadata": Advice(
-            "metadata",
             f"What Folio knows of its chunks; largest: {largest(parts.metadata_kinds)}.",
             "It follows the number of objects, and is never given back: fewer, larger objects need less.",
         ),
         "padding": Advice(
-            "huge-page padding",
             "Pages that the kernel gave along with a huge page, and nobody touched.",
             "Set /sys/kernel/mm/transparent_hugepage/enabled to madvise.",
         ),
         "own": Advice(
-            "Folio's code and data",
             "The library's own pages, mostly code that other processes share.",
             "Nothing to do.",
         ),
         "not_folio": Advice(
-            "not Folio's",
             "Files, stacks, and what the program maps by itself.",
             "Look at the mappings below; Folio has no part in them.",
         ),
@@ -126,19 +119,16 @@ def as_dict(pid: int, parts: Parts, advice: dict[str, Advice], status: int) -> d
     }
 
 
-def show_parts(parts: Parts, titles: dict[str, str], width: int = 24) -> None:
+def show_parts(parts: Parts, console: Console = output.console) -> None:
     """Only the figures and bars."""
     made = output.table("part", "size", "of RSS", "")
     made.columns[3].justify = "left"
     for key, value in parts.values().items():
-        made.add_row(
-            titles[key], output.size(value), output.share(value, parts.rss), output.bar(value, parts.rss, width)
-        )
-    made.add_row(
-        "unexplained", output.size(parts.unexplained), output.share(parts.unexplained, parts.rss), "", style="dim"
-    )
+        made.add_row(TITLES[key], output.size(value), output.share(value, parts.rss), output.bar(value, parts.rss, 24))
+    rest = parts.unexplained
+    made.add_row("unexplained", output.size(rest), output.share(rest, parts.rss), "", style="dim")
     made.add_row("resident (RSS)", output.size(parts.rss), "100.0 %", "", style="bold")
-    output.console.print(made)
+    console.print(made)
 
 
 def show(pid: int, command: str, parts: Parts, advice: dict[str, Advice], status: int, limit: float) -> None:
@@ -148,11 +138,11 @@ def show(pid: int, command: str, parts: Parts, advice: dict[str, Advice], status
     else:
         bound = "; nothing moved while it was read"
     output.say(f"read in {parts.seconds * 1000:.1f} ms{bound}\n", "dim")
-    show_parts(parts, {key: a.title for key, a in advice.items()})
+    show_parts(parts)
     output.say("")
     for key, value in parts.values().items():
         if value:
-            output.say(f"{advice[key].title} ({output.size(value)})", "bold")
+            output.say(f"{TITLES[key]} ({output.size(value)})", "bold")
             output.indented(advice[key].cause, 2)
             output.indented("→ " + advice[key].advice, 2, "cyan")
             if key == "not_folio":

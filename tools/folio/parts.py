@@ -27,6 +27,20 @@ NOT_COUNTED = ("[vvar", "/anon_hugepage")
 COUNTED_DEVICES = ("/dev/zero", "/dev/shm/")
 
 
+TITLES = {
+    "live": "live",
+    "cached_threads": "cached in threads",
+    "cached_cpus": "cached in CPUs",
+    "cached_depot": "cached in the depot",
+    "fragmented": "fragmented",
+    "dirty": "dirty",
+    "metadata": "metadata",
+    "padding": "huge-page padding",
+    "own": "Folio's code and data",
+    "not_folio": "not Folio's",
+}
+
+
 @dataclass
 class BinParts:
     """Of one bin; bytes that are resident, but for `held` and `address_space`."""

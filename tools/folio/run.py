@@ -149,14 +149,10 @@ def show(figures: dict[str, Any], seen: Watch) -> None:
         output.note(f"no picture of its memory: {why}")
         output.note("next: folio compare -- PROGRAM  (against glibc's malloc)")
         return
-    output.note(f"its memory when it was largest, of {figures['looks']} looks:")
-    made = output.table("part", "size", "of RSS", "")
-    made.columns[3].justify = "left"
-    for key, value in seen.parts.values().items():
-        bar = output.bar(value, seen.parts.rss, 24)
-        made.add_row(key.replace("_", " "), output.size(value), output.share(value, seen.parts.rss), bar)
-    made.add_row("resident (RSS)", output.size(seen.parts.rss), "", "", style="bold")
-    output.messages.print(made)
+    from folio.doctor import show_parts
+
+    output.note(f"its memory when it was largest, of {output.counted(figures['looks'], 'look')}:")
+    show_parts(seen.parts, output.messages)
     output.note(
         f"next: folio compare -- {output.one_line(shlex.join(figures['command']), 60)}  (against glibc's malloc)"
     )
