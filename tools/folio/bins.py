@@ -109,9 +109,10 @@ def show_heat_map(samples: list[tuple[float, Parts]], by: str, most: int) -> Non
     output.say(". under 20 %  ░ 20  ▒ 40  ▓ 60  █ 80 % and more of what is resident is live  · nothing resident", "dim")
 
 
-def sample(reader: Reader, every: float, times: int) -> list[tuple[float, Parts]]:
-    """Until interrupted, where times is 0."""
+def sample(reader: Reader, every: float, times: int) -> tuple[list[tuple[float, Parts]], bool]:
+    """Until interrupted, where times is 0. Also: whether the process ended meanwhile."""
     samples: list[tuple[float, Parts]] = []
+    ended = False
     begin = time.monotonic()
     try:
         while not times or len(samples) < times:
@@ -126,12 +127,13 @@ def sample(reader: Reader, every: float, times: int) -> list[tuple[float, Parts]
         if not samples:
             raise
         output.note(str(error))
-    return samples
+        ended = True
+    return samples, ended
 
 
 def bins(pid: int, by: str, most: int, every: float, times: int, json: bool) -> int:
     reader = Reader(pid)
-    samples = sample(reader, every, times if every else 1)
+    samples, ended = sample(reader, every, times if every else 1)
     if not samples:
         return 130
     last = samples[-1][1]
@@ -151,6 +153,9 @@ def bins(pid: int, by: str, most: int, every: float, times: int, json: bool) -> 
     show_table(last, by, most)
     if len(samples) > 1:
         show_heat_map(samples, by, most)
+    if ended:
+        output.next_command("folio run -- PROGRAM  (its memory when it was largest)")
+    elif len(samples) > 1:
         output.next_command(f"folio doctor {pid}  (why the memory is there)")
     else:
         output.next_command(f"folio bins {pid} --every 1  (the same over time, as a heat map)")
