@@ -50,15 +50,15 @@ def heap(*words: str, options: str = "", program: Path = HEAP) -> Iterator[tuple
         yield process.pid, json.loads(process.stdout.readline())
 
 
-def folio(*words: str | Path) -> subprocess.CompletedProcess:
-    """The command in a process of its own."""
+def folio(*words: str | Path, **more: str) -> subprocess.CompletedProcess:
+    """The command in a process of its own, with `more` in its environment."""
     return subprocess.run(
         [sys.executable, "-m", "folio", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=60,
         stdin=subprocess.DEVNULL,
-        env=environment(None) | {"FOLIO_LIBRARY": str(LIBRARY), "COLUMNS": "80"},
+        env=environment(None) | {"FOLIO_LIBRARY": str(LIBRARY), "COLUMNS": "80"} | more,
     )
 
 

@@ -112,6 +112,14 @@ class TestDoctor:
         with open(f"/proc/{python_process}/statm") as statm:
             assert found["rss"] == int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    @pytest.mark.parametrize("allocator", ["pymalloc", "malloc"])
+    def test_pools_of_pythons_own_are_told(self, allocator):
+        command = ["env", f"PYTHONMALLOC={allocator}", "/usr/bin/python3", "-c", "print(flush=True); input()"]
+        with running(command) as process:
+            process.stdout.readline()
+            advice = folio_json("doctor", str(process.pid))["parts"]["not_folio"]["advice"]
+        assert ("PYTHONMALLOC=malloc puts them on Folio" in advice) == (allocator == "pymalloc")
+
     def test_status_for_scripts(self):
         with heap("quiet", "64", options="decay:3600000,housekeeper:off,dirty_floor:1000") as (pid, _):
             assert folio_here("doctor", str(pid)).returncode == 1
@@ -142,6 +150,13 @@ class TestBins:
         rows = [line for line in done.stdout.partition("occupancy over")[2].splitlines() if line.endswith("%")]
         assert len(rows) == 3
         assert all(len(re.search(r" B  (.*)  ", row)[1]) == 4 for row in rows)
+
+    def test_the_next_command_is_not_of_a_process_that_ended(self):
+        with running(["/usr/bin/python3", "-c", "import time; time.sleep(1)"]) as process:
+            done = folio("bins", str(process.pid), "--every", "0.1")
+        assert done.returncode == 0
+        assert "ended while it was read" in done.stderr
+        assert str(process.pid) not in done.stdout.splitlines()[-1]
 
 
 class TestWhere:
@@ -276,7 +291,12 @@ class TestRun:
         assert look["live"] > 80 << 20
         assert abs(sum(look.values()) - 2 * look["rss"]) <= 0.01 * look["rss"]
         assert "its memory when it was largest" in done.stderr
+        assert "PYTHONMALLOC" not in done.stderr
         assert "next: folio compare" in done.stderr
+
+    def test_pools_of_pythons_own_are_told(self):
+        done = folio("run", "--", "/usr/bin/python3", "-c", "import time; time.sleep(1)", PYTHONMALLOC="pymalloc")
+        assert "PYTHONMALLOC=malloc puts them on Folio" in done.stderr
 
     def test_errors(self):
         done = folio("run", "--", "no-such-program")

@@ -94,7 +94,14 @@ class TestCommand:
         assert done.returncode == 0, done.stderr
         for text in ("time", "CPU time", "peak memory", "page faults", "glibc", "Folio", "95 % intervals"):
             assert text in done.stdout
+        assert "fewer than 6 runs: these are about their ranges; -n 10 says more" in done.stdout
+        assert "PYTHONMALLOC" not in done.stdout
         assert all(len(line) <= 80 for line in done.stdout.splitlines() if not line.startswith("next"))
+
+    def test_pools_of_pythons_own_are_told(self, tmp_path):
+        command = ["compare", "-n", "1", "--scratch", tmp_path, "--json", "--", "python3", "-c", "print(1)"]
+        notes = json.loads(folio(*command, PATH="/usr/bin:/bin", PYTHONMALLOC="pymalloc").stdout)["notes"]
+        assert any("PYTHONMALLOC=malloc puts them on Folio" in note for note in notes)
 
     def test_another_library(self, tmp_path):
         other = tmp_path / "libother.so.1"

@@ -86,7 +86,7 @@ def run(
 )
 def compare(
     command: Command = None,
-    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Runs on each library.")] = 5,
+    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Runs on each library.")] = 6,
     others: Annotated[
         list[str] | None, typer.Option("--with", metavar="[NAME=]FILE", help="Another library; may be repeated.")
     ] = None,

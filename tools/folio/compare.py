@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from rich.markup import escape
 from folio import output
 from folio.errors import FolioError
 from folio.launching import Allocator, Run, find_launcher, is_libc, launch, serves
+from folio.pools import own_pools
 from folio.proof import debug_environment, logged
 from folio.rounds import LEVEL, Interval, median_interval, ratio_interval, turn
 
@@ -27,6 +29,7 @@ EXAMPLE = Path(__file__).with_name("example.py")
 EXAMPLE_NEEDS = "import hashlib, json, sqlite3"
 BASE = "glibc"
 OWN = "Folio"
+RELIABLE_ROUNDS = 6  # with fewer an interval is about the range of the rounds
 PYTHON_FLOOR = 10 << 20  # what a launcher in Python puts under every peak
 
 
@@ -220,6 +223,8 @@ def show(comparison: Comparison) -> None:
     output.say(f"\n{shown_command(comparison)}", "bold")
     several = f"medians of {comparison.rounds} runs on each, in turn; in brackets 95 % intervals\n"
     output.say(several if comparison.rounds > 1 else "one run on each: no intervals, so no difference can be told\n")
+    if 1 < comparison.rounds < RELIABLE_ROUNDS:
+        output.say(f"fewer than {RELIABLE_ROUNDS} runs: these are about their ranges; -n 10 says more\n", "yellow")
     made = output.table("", "median", f"to {comparison.allocators[0].name}", "")
     made.columns[3].justify = "left"
     for m in MEASURES:
@@ -291,6 +296,8 @@ def compare(
         comparison.notes += [text] if text else []
         if run.status != 0 and allocator.library is None:
             comparison.notes.append(f"exit status {run.status}; the end of its messages: {last_line(run.stderr)}")
+    pools = own_pools(os.path.realpath(shutil.which(command[0]) or command[0]), os.environ | environment)
+    comparison.notes += [pools] if pools else []
     if not small:
         comparison.notes.append(f"no C compiler here: peaks below {output.size(PYTHON_FLOOR)} are not seen")
     measure(comparison, launcher, quiet=json)

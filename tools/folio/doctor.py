@@ -9,6 +9,7 @@ from rich.console import Console
 
 from folio import output
 from folio.parts import TITLES, Parts, explain
+from folio.pools import own_pools
 from folio.reader import Reader
 
 HEALTHY, RETAINS, NOT_EXACT = 0, 1, 3  # exit statuses; 2 is an error
@@ -23,7 +24,8 @@ class Advice:
     advice: str
 
 
-def advices(parts: Parts, options: dict[str, int], pid: int) -> dict[str, Advice]:
+def advices(parts: Parts, options: dict[str, int], pid: int, pools: str) -> dict[str, Advice]:
+    """`pools`: what to do about those of the program's own."""
     worst = max(parts.bins, key=lambda b: b.fragmented, default=None)
     worst_text = f", most in bin {worst.number} ({worst.size} bytes)" if worst and worst.fragmented else ""
     objects = sum(b.live_objects for b in parts.bins)
@@ -77,7 +79,7 @@ def advices(parts: Parts, options: dict[str, int], pid: int) -> dict[str, Advice
         ),
         "not_folio": Advice(
             "Files, stacks, and what the program maps by itself.",
-            "Look at the mappings below; Folio has no part in them.",
+            pools or "Look at the mappings below; Folio has no part in them.",
         ),
     }
 
@@ -172,7 +174,7 @@ def doctor(pid: int, limit: float, json: bool) -> int:
     parts = explain(reader)
     if abs(parts.unexplained) > SUM_TOLERANCE * parts.rss:  # it grew or shrank while it was read
         parts = explain(reader)
-    advice = advices(parts, options, pid)
+    advice = advices(parts, options, pid, own_pools(reader.process.program(), reader.process.environment()))
     status = status_of(parts, limit)
     if json:
         output.as_json(as_dict(pid, parts, advice, status))

@@ -139,10 +139,7 @@ def find_by_magic(process: Process, parts: list[Mapping], mappings: list[Mapping
 
 def find(process: Process) -> Layout:
     """Raises FolioError if the process is not on Folio, or on one that this tool cannot read."""
-    try:
-        program = str((process.root / "exe").readlink())
-    except OSError as error:
-        raise process.failed(error) from None
+    program = process.program()
     mappings = process.mappings()
     files = candidates(mappings, program)
     for parts in files:

@@ -114,7 +114,15 @@ class Process:
     def command(self) -> str:
         return self.text("cmdline").replace("\0", " ").strip() or self.text("comm").strip()
 
+    def program(self) -> str:
+        """The file that it runs."""
+        try:
+            return str((self.root / "exe").readlink())
+        except OSError as error:
+            raise self.failed(error) from None
+
     def environment(self) -> dict[str, str]:
+        """As it was at the start."""
         pairs = (entry.partition("=") for entry in self.text("environ").split("\0") if "=" in entry)
         return {key: value for key, _, value in pairs}
 

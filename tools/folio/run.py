@@ -35,6 +35,7 @@ class Watch:
     peak: int = 0  # VmHWM, as last seen
     looks: int = 0
     problem: str = ""
+    pools: str = ""  # what to do about those of its own
 
 
 def preload_with(library: Path, environment: dict[str, str], options: str) -> dict[str, str]:
@@ -58,6 +59,7 @@ def spawn(command: list[str], environment: dict[str, str]) -> int:
 def watch(pid: int, seen: Watch, ended: threading.Event) -> None:
     """Glances at its size, and looks closer when it has grown, so that the largest look is near the peak."""
     from folio.parts import explain
+    from folio.pools import own_pools
     from folio.reader import Reader
 
     reader, rest_until = None, 0.0
@@ -73,6 +75,7 @@ def watch(pid: int, seen: Watch, ended: threading.Event) -> None:
             seen.looks += 1
             if seen.parts is None or parts.rss > seen.parts.rss:
                 seen.parts = parts
+                seen.pools = own_pools(reader.process.program(), reader.process.environment())
         except ProcessGone:
             return
         except FolioError as error:
@@ -153,6 +156,8 @@ def show(figures: dict[str, Any], seen: Watch) -> None:
 
     output.note(f"its memory when it was largest, of {output.counted(figures['looks'], 'look')}:")
     show_parts(seen.parts, output.messages)
+    if seen.pools:
+        output.note(seen.pools)
     output.note(
         f"next: folio compare -- {output.one_line(shlex.join(figures['command']), 60)}  (against glibc's malloc)"
     )
