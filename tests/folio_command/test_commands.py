@@ -13,7 +13,7 @@ from conftest import HEAP, LIBRARY, environment, folio, folio_here, folio_json, 
 from folio.errors import NotPermitted
 from folio.output import bar, one_line, share, size
 
-COMMANDS = ["run", "compare", "doctor", "bins", "where", "collect", "check"]
+COMMANDS = ["run", "compare", "doctor", "bins", "where", "collect", "metrics", "check"]
 WIDTH = 80
 
 
@@ -47,7 +47,7 @@ class TestAll:
         assert f"Example: folio {command}" in done.stdout
         assert f"Usage: folio {command}" in done.stdout
 
-    @pytest.mark.parametrize("command", ["doctor", "bins", "collect"])
+    @pytest.mark.parametrize("command", ["doctor", "bins", "collect", "metrics"])
     def test_no_process(self, command):
         done = folio_here(command, "999999999")
         assert (done.returncode, done.stdout) == (2, "")

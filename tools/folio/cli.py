@@ -180,6 +180,34 @@ def collect(
     leave(do(pid, timeout, json))
 
 
+@app.command(epilog="Example: folio metrics $(pidof redis-server) --listen 127.0.0.1:9399")
+def metrics(
+    pids: Annotated[
+        list[int] | None, typer.Argument(metavar="PID", help="Running processes on Folio.", show_default=False)
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve them to Prometheus, until Ctrl-C.")
+    ] = None,
+    textfile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write them once, for node_exporter: a name that ends in .prom.")
+    ] = None,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Print a dashboard for Grafana.")] = False,
+    alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus.")] = False,
+) -> None:
+    """The parts of doctor and bins as OpenMetrics: printed once, to a file, or served.
+
+    Exit status 1: some of the processes could not be read, they have folio_up 0; 2: none, or an error.
+    """
+    from folio.metrics import metrics as do
+    from folio.metrics import show_shipped
+
+    if dashboard or alerts:
+        leave(show_shipped("dashboard.json" if dashboard else "alerts.yml"))
+    if not pids:
+        raise FolioError("no process: folio metrics PID...; `pgrep -a NAME` finds processes by name")
+    leave(do(pids, listen, textfile))
+
+
 @app.command(epilog="Example: folio check; folio check --pid 4711")
 def check(
     pid: Annotated[int | None, typer.Option(metavar="PID", help="Look at this process.", show_default=False)] = None,

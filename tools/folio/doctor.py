@@ -8,13 +8,12 @@ from typing import Any
 from rich.console import Console
 
 from folio import output
-from folio.parts import TITLES, Parts, explain
+from folio.parts import TITLES, Parts, explain_well
 from folio.pools import own_pools
 from folio.reader import Reader
 
 HEALTHY, RETAINS, NOT_EXACT = 0, 1, 3  # exit statuses; 2 is an error
 RETAINED_LEAST = 16 << 20
-SUM_TOLERANCE = 0.01
 FOREIGN_SHOWN = 5
 
 
@@ -89,7 +88,7 @@ def largest(kinds: dict[str, int]) -> str:
 
 
 def status_of(parts: Parts, limit_percent: float) -> int:
-    if abs(parts.unexplained) > SUM_TOLERANCE * parts.rss:
+    if not parts.exact:
         return NOT_EXACT
     too_much = parts.retained > RETAINED_LEAST and parts.retained > limit_percent / 100 * max(parts.folio, 1)
     return RETAINS if too_much else HEALTHY
@@ -171,9 +170,7 @@ def show_foreign(parts: Parts) -> None:
 def doctor(pid: int, limit: float, json: bool) -> int:
     reader = Reader(pid)
     options = {option.name: option.value for option in reader.options()}
-    parts = explain(reader)
-    if abs(parts.unexplained) > SUM_TOLERANCE * parts.rss:  # it grew or shrank while it was read
-        parts = explain(reader)
+    parts = explain_well(reader)
     advice = advices(parts, options, pid, own_pools(reader.process.program(), reader.process.environment()))
     status = status_of(parts, limit)
     if json:

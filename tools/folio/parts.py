@@ -25,7 +25,7 @@ from folio.reader import Reader, Reading
 
 NOT_COUNTED = ("[vvar", "/anon_hugepage")
 COUNTED_DEVICES = ("/dev/zero", "/dev/shm/")
-
+SUM_TOLERANCE = 0.01
 
 TITLES = {
     "live": "live",
@@ -116,6 +116,11 @@ class Parts:
         return self.rss - sum(self.values().values())
 
     @property
+    def exact(self) -> bool:
+        """Whether the parts sum to RSS, or nearly so."""
+        return abs(self.unexplained) <= SUM_TOLERANCE * self.rss
+
+    @property
     def folio(self) -> int:
         """What Folio answers for: all but what is not its own."""
         values = self.values()
@@ -151,6 +156,12 @@ def explain(reader: Reader, reading: Reading | None = None) -> Parts:
     rest = add_metadata(parts, heap, rest)
     add_mappings(parts, heap, rest, mappings)
     return parts
+
+
+def explain_well(reader: Reader) -> Parts:
+    """Once more where the process grew or shrank while it was read."""
+    parts = explain(reader)
+    return parts if parts.exact else explain(reader)
 
 
 # ---- Chunks ----
