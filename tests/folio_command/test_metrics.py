@@ -167,7 +167,7 @@ def serving(*words):
     command = [sys.executable, "-m", "folio", "metrics", *map(str, words)]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(None))
     try:
-        yield server, re.search(r"at (http://\S+);", server.stderr.readline())[1]
+        yield server, re.fullmatch(r"serves 1 process at (http://\S+); Ctrl-C ends\n", server.stderr.readline())[1]
     finally:
         server.kill()
         server.communicate()
@@ -180,7 +180,7 @@ def get(url, accept=OPEN_METRICS):
 
 class TestListen:
     def test_each_scrape_looks_anew(self):
-        with heap("quiet", "8") as (pid, _), serving(pid, "--listen", "127.0.0.1:0") as (_, url):
+        with heap("quiet", "8") as (pid, _), serving(pid, pid, "--listen", "127.0.0.1:0") as (_, url):
             kind, text = get(url)
             assert kind.startswith(OPEN_METRICS)
             assert Said(text).sum("folio_up") == 1

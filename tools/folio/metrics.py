@@ -178,7 +178,7 @@ def metrics(pids: list[int], listen: str | None, textfile: Path | None) -> int:
     elif collector.status() == 2:
         return 2
     elif listen:
-        serve(registry, len(pids), listen)
+        serve(registry, len(collector.names), listen)
     else:
         sys.stdout.write(text.decode())
         if output.messages.is_terminal and sys.stdout.isatty():  # else they are for a machine
