@@ -4,7 +4,8 @@
 #
 #   folio_core    libfolio-core.a       no override; for the tests, which see hidden symbols
 #   folio_explore libfolio-explore.a    the same, with a hook at every atomic operation for the interleaving explorer
-#   folio_count   libfolio-count.a      the same, counting atomic read-modify-writes
+#   folio_count   libfolio-count.a      the same, telling of each atomic read-modify-write
+#   folio_counts  libfolio-count.so     that with override, to preload, and who counts them (bench/counts.cc)
 #   folio_shared  libfolio.so.0         override; preload and link
 #   folio_object  libfolio.o            override; one relocatable object, always linked whole
 #   folio_static  libfolio.a            that object as an archive
@@ -35,6 +36,8 @@ foreach(variant explore count)
   target_compile_features(folio_${variant} PUBLIC cxx_std_20)
   target_link_libraries(folio_${variant} PRIVATE folio_flags PUBLIC folio_sanitize Threads::Threads)
 endforeach()
+
+set_target_properties(folio_count PROPERTIES POSITION_INDEPENDENT_CODE ON)
 
 # A sanitizer brings its own malloc: only folio_core can stand beside it.
 if(FOLIO_SANITIZE)
@@ -94,6 +97,13 @@ set_target_properties(folio_embed PROPERTIES EXPORT_NAME embed)
 # Where --as-needed is the default, a program that allocates only through other libraries would lose Folio silently.
 target_link_options(folio_shared INTERFACE LINKER:--no-as-needed)
 add_library(folio::folio ALIAS folio_shared)
+
+# Every thread has a CPU of its own there: os::cpu() is bench/counts.cc's.
+add_library(folio_counts SHARED EXCLUDE_FROM_ALL ${folio_override_sources} ${PROJECT_SOURCE_DIR}/bench/counts.cc)
+set_target_properties(folio_counts PROPERTIES OUTPUT_NAME folio-count LINKER_LANGUAGE C)
+target_compile_options(folio_counts PRIVATE -ftls-model=initial-exec)
+target_link_options(folio_counts PRIVATE -Wl,-z,now,-z,nodelete -Wl,--wrap=_ZN5folio2os3cpuEv)
+target_link_libraries(folio_counts PRIVATE folio_flags $<LINK_LIBRARY:WHOLE_ARCHIVE,folio_count>)
 add_library(folio::embed ALIAS folio_embed)
 
 # One object holds the whole family, so a static link takes all of it or nothing, never a part beside the libc's own.

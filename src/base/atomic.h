@@ -1,8 +1,8 @@
 // Atomic<T>: the one wrapper around the compiler's atomic builtins. Owned by nobody, used by every layer.
 //
 // Why not std::atomic: the core uses no header of the C++ library (it must build against any libc), and two builds need
-// a hook at each atomic operation: FOLIO_EXPLORE (the interleaving explorer gains control) and FOLIO_COUNT
-// (read-modify-writes are counted per thread).
+// a hook at each atomic operation: FOLIO_EXPLORE (the interleaving explorer gains control) and FOLIO_COUNT (each
+// read-modify-write is told, with its word: which structure that is, its address says).
 //
 // Memory orders are spelled order::x. Every order stronger than relaxed carries a tag, [name], that names the edge and
 // appears at both of its ends (docs/CONCURRENCY.md).
@@ -19,10 +19,11 @@ extern "C" void folio_explore_point(void);
 #endif
 
 #if defined(FOLIO_COUNT)
-extern __thread uint64_t folio_rmw_count;
-#define FOLIO_ATOMIC_COUNT() static_cast<void>(++folio_rmw_count)
+// gives: it hands something on (a release, bits cleared); done: not a compare_exchange that failed.
+extern "C" void folio_count_rmw(const void* word, bool gives, bool done);
+#define FOLIO_ATOMIC_COUNT(gives, done) folio_count_rmw(&value_, gives, done)
 #else
-#define FOLIO_ATOMIC_COUNT() static_cast<void>(0)
+#define FOLIO_ATOMIC_COUNT(gives, done) static_cast<void>(0)
 #endif
 
 #define FOLIO_INLINE [[gnu::always_inline]] inline
@@ -61,15 +62,17 @@ class Atomic {
   }
   // On failure `expected` is what was found, read relaxed.
   FOLIO_INLINE bool compare_exchange(T& expected, T desired, int order) {
-    before_rmw();
-    return __atomic_compare_exchange_n(&value_, &expected, desired, false, order, __ATOMIC_RELAXED);
+    FOLIO_ATOMIC_POINT();
+    const bool done = __atomic_compare_exchange_n(&value_, &expected, desired, false, order, __ATOMIC_RELAXED);
+    FOLIO_ATOMIC_COUNT(order == __ATOMIC_RELEASE, done);
+    return done;
   }
   FOLIO_INLINE T fetch_or(T bits, int order) {
     before_rmw();
     return __atomic_fetch_or(&value_, bits, order);
   }
   FOLIO_INLINE T fetch_and(T bits, int order) {
-    before_rmw();
+    before_rmw(true);
     return __atomic_fetch_and(&value_, bits, order);
   }
   FOLIO_INLINE T fetch_add(T amount, int order) {
@@ -82,9 +85,9 @@ class Atomic {
   }
 
  private:
-  FOLIO_INLINE static void before_rmw() {
+  FOLIO_INLINE void before_rmw([[maybe_unused]] bool gives = false) {
     FOLIO_ATOMIC_POINT();
-    FOLIO_ATOMIC_COUNT();
+    FOLIO_ATOMIC_COUNT(gives, true);
   }
 
   T value_{};

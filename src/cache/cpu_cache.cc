@@ -108,7 +108,7 @@ Magazine* remove_all(CpuCache& cache, BinId bin, int64_t* bytes) {
 int64_t note_to_depot(CpuCache& cache, BinId bin, int64_t bytes) {
   int64_t& noted = cache.to_depot[depot_small(bin)];
   noted += bytes;
-  if (noted < kAccountStep && noted > -kAccountStep) return 0;
+  if (const int64_t step = account_step(); noted < step && noted > -step) return 0;
   const int64_t told = noted;
   noted = 0;
   return told;

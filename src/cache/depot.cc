@@ -7,12 +7,16 @@ namespace folio {
 
 namespace {
 
-alignas(64) constinit Atomic<int64_t> held[2]{};  // bytes of objects: of larger ones, of small ones
+// A line of its own. Bytes of objects: of larger ones, of small ones.
+struct alignas(64) Held {
+  Atomic<int64_t> bytes[2];
+};
+constinit Held held;
 constinit Atomic<bool> shared{false};
 
 }  // namespace
 
-constinit DepotBin depot[kBins];
+constinit DepotBin depot[kShardsMost][kBins];
 
 void depot_set_shared() {
   if (!shared.load(order::relaxed)) shared.store(true, order::relaxed);  // relaxed: a hint
@@ -51,7 +55,7 @@ bool has_room(BinId bin, int64_t bytes) {
   if (!shared.load(order::relaxed)) return false;  // relaxed: a hint
   const bool small = depot_small(bin);
   if (!small && timekeeper_runs() && options.depot != 0) return true;
-  return held[small].load(order::relaxed) + bytes <= options.depot << 10;  // relaxed: a sum that others change
+  return held.bytes[small].load(order::relaxed) + bytes <= options.depot << 10;  // relaxed: a sum that others change
 }
 
 }  // namespace
@@ -64,17 +68,17 @@ unsigned bundle_most(BinId bin) {
 }
 
 void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function) {
-  DepotBin& d = depot[index(bin)];
   if (!has_room(bin, bytes)) {
     depot_count(depot_small(bin), -bytes);
     drain(bin, bundle, function);
     return;
   }
+  DepotBin& d = depot[own_shard()][index(bin)];
   d.bundles[d.recent.load(order::relaxed)].push(bundle);  // relaxed: a hint
 }
 
 // Relaxed: a sum, nothing hangs on it.
-void depot_count(bool small, int64_t bytes) { held[small].fetch_add(bytes, order::relaxed); }
+void depot_count(bool small, int64_t bytes) { held.bytes[small].fetch_add(bytes, order::relaxed); }
 
 int64_t bundle_bytes(BinId bin, Magazine* bundle) {
   int64_t objects = 0;
@@ -83,17 +87,21 @@ int64_t bundle_bytes(BinId bin, Magazine* bundle) {
 }
 
 Magazine* depot_pop(BinId bin) {
-  DepotBin& d = depot[index(bin)];
-  const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
-  Magazine* bundle = pop(d.bundles[recent]);
-  return bundle != nullptr ? bundle : pop(d.bundles[1 - recent]);
+  if (!shared.load(order::relaxed)) return nullptr;  // relaxed: a hint; nothing was pushed before
+  return find_in_shards([bin](unsigned shard) {
+    DepotBin& d = depot[shard][index(bin)];
+    const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
+    Magazine* bundle = pop(d.bundles[recent]);
+    return bundle != nullptr ? bundle : pop(d.bundles[1 - recent]);
+  });
 }
 
 unsigned depot_trim(bool all) {
   unsigned drained = 0;
-  for (unsigned i = 1; i < kBins; ++i) {
-    const BinId bin = bin_id(i);
-    DepotBin& d = depot[i];
+  const unsigned n = shards.load(order::relaxed) * kBins;  // relaxed: a new one's turn comes
+  for (unsigned i = 0; i < n; ++i) {
+    const BinId bin = bin_id(i % kBins);
+    DepotBin& d = depot[i / kBins][i % kBins];
     const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
     drained += drain_stack(bin, d.bundles[1 - recent]);
     if (all) drained += drain_stack(bin, d.bundles[recent]);
@@ -108,8 +116,9 @@ uint64_t depot_objects(BinId bin) {
   constexpr unsigned kStepsMost = 1u << 16;
   uint64_t objects = 0;
   unsigned steps = 0;
-  for (const MagazineStack& stack : depot[index(bin)].bundles) {
-    Magazine* bundle = stack.top();
+  const unsigned n = 2 * shards.load(order::relaxed);  // relaxed: an estimate
+  for (unsigned i = 0; i < n; ++i) {
+    Magazine* bundle = depot[i / 2][index(bin)].bundles[i % 2].top();
     while (bundle != nullptr && steps < kStepsMost) {
       for (Magazine* m = bundle; m != nullptr && steps < kStepsMost; m = m->next(), ++steps) objects += m->count();
       bundle = bundle->stack_link().load(order::relaxed);  // relaxed: an estimate

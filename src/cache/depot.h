@@ -1,6 +1,6 @@
-// The depot: for each bin, bundles of magazines, for the whole process, in two lock-free stacks: one for what was
-// pushed since the last tick, one for what waits longer. A tick drains the latter, and the stacks change roles: so what
-// nobody needs goes, also from under what is used all the time.
+// The depot: for each bin and shard (shards.h) bundles of magazines, for the whole process, in two lock-free stacks:
+// one for what was pushed since the last tick, one for what waits longer. A tick drains the latter, and the stacks
+// change roles: so what nobody needs goes, also from under what is used all the time.
 //
 // Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks only small
 // objects are bounded, whose magazines would weigh much: a program that passes objects between threads has them either
@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "cache/magazine.h"
+#include "cache/shards.h"
 
 namespace folio {
 
@@ -23,12 +24,12 @@ inline constexpr unsigned kBundleMost = 8;
 unsigned bundle_most(BinId bin);
 inline constexpr uint32_t kBundleBytes = 256 * 1024;
 
-// One line a bin: the head is what threads meet on.
+// One line a bin and shard: the head is what threads meet on.
 struct alignas(64) DepotBin {
   MagazineStack bundles[2];
   Atomic<uint32_t> recent;  // which of them is pushed to: a hint
 };
-extern DepotBin depot[kBins];
+extern DepotBin depot[kShardsMost][kBins];
 
 // Pushes a bundle (its length set) of `bytes` of objects, or drains it where the depot is full. Misuse found then is
 // reported as of `function`. The caller then counts the bytes as gone in, also where they were drained.
@@ -46,6 +47,10 @@ Magazine* depot_pop(BinId bin);
 void depot_count(bool small, int64_t bytes);
 inline bool depot_small(BinId bin) { return info_of(bin).size < kMagazineBytes; }
 inline constexpr int64_t kAccountStep = int64_t{128} << 10;
+// More seldom where there are many CPUs: the sum is one line, and sharding it would let it drift.
+inline int64_t account_step() {
+  return shards.load(order::relaxed) == 1 ? kAccountStep : 8 * kAccountStep;  // relaxed: a hint
+}
 
 // Bytes of the objects in a bundle.
 int64_t bundle_bytes(BinId bin, Magazine* bundle);

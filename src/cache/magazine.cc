@@ -1,5 +1,6 @@
 #include "cache/magazine.h"
 
+#include "cache/shards.h"
 #include "folio/bin.h"
 #include "space/metadata.h"
 
@@ -7,7 +8,11 @@ namespace folio {
 
 namespace {
 
-constinit MagazineStack pool;                     // of lists
+// Of lists. A line each: it must not share one with other words that all write.
+struct alignas(64) Pool {
+  MagazineStack lists;
+};
+constinit Pool pools[kShardsMost];
 constexpr unsigned kPageMagazines = kEmptyBatch;  // one page
 
 }  // namespace
@@ -39,7 +44,7 @@ void Magazine::give_to(Magazine* to, unsigned n) {
 }
 
 Magazine* magazines_get() {
-  Magazine* list = pool.pop();
+  Magazine* list = find_in_shards([](unsigned shard) { return pools[shard].lists.pop(); });
   if (list == nullptr) {
     list = static_cast<Magazine*>(metadata_alloc(kPageMagazines * kMagazineBytes, kMagazineBytes));
     if (list == nullptr) return nullptr;
@@ -49,7 +54,7 @@ Magazine* magazines_get() {
   return list;
 }
 
-void magazines_put(Magazine* list) { pool.push(list); }
+void magazines_put(Magazine* list) { pools[own_shard()].lists.push(list); }
 
 void magazine_drain(BinId bin, Magazine* magazine, const char* function) {
   give_objects(bin, magazine->top(), magazine->count(), function);

@@ -37,7 +37,12 @@ void* allocate_in_larger_bin(BinId bin) {
 void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (size > PTRDIFF_MAX) return out_of_memory();
   HugeBlock* block = huge_alloc(size, alignment);
-  if (block == nullptr) return out_of_memory();
+  if (block == nullptr) {
+    // No address space: perhaps large objects have left some.
+    const bool may_fit = size <= kFieldBytesMost && alignment <= kChunkBytes;
+    void* const object = may_fit ? large_alloc(size, alignment, zeroed, false) : nullptr;
+    return object == nullptr ? out_of_memory() : object;
+  }
   if (zeroed) zero_pages(block->base, size < block->touched_bytes ? size : block->touched_bytes);
   clock_after_large_call(SlowCall::kMalloc);
   return block->base;

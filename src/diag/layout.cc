@@ -95,6 +95,7 @@ const Layout folio_layout = {
     .collect_done_offset = offsetof(CollectRequest, done),
     .hint_block_bytes = sizeof(HintBlock),
     .cpu_cache_bytes = sizeof(CpuCache),
+    .depot_shards = kShardsMost,
 };
 }
 

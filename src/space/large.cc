@@ -12,13 +12,14 @@ constinit Atomic<Field*> fields{nullptr};
 
 namespace {
 
-constexpr uint32_t kLive = uint32_t{1} << 31;
+constexpr uint32_t kLive = uint32_t{1} << 31, kLent = uint32_t{1} << 30;
 constexpr unsigned kLinesShift = 16;
 
 uint32_t make_entry(unsigned granules, size_t offset) {
   return kLive | static_cast<uint32_t>(offset / 64) << kLinesShift | granules;
 }
 unsigned granules_in(uint32_t entry) { return entry & 0xffff; }
+bool is_live(uint32_t entry) { return (entry & kLive) != 0; }
 size_t offset_in(uint32_t entry) { return size_t{entry >> kLinesShift & 63} * 64; }
 
 char* granule_at(const Field& f, unsigned g) { return f.base + (size_t{g} << kGranuleShift); }
@@ -219,10 +220,11 @@ Field* make_field(char* base, size_t bytes) {
   return field;
 }
 
-// A new field whose first `granules` are taken already. Smaller where address space or metadata is short.
+// A new field whose first `granules` are taken already. Where address space or metadata is short, little at a time: the
+// program's own mappings need some too.
 Field* open_field(unsigned granules) {
   const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
-  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 2 < least ? least : bytes / 2) {
+  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 8 < least ? least : bytes / 8) {
     if (void* base = os::reserve(bytes, kChunkBytes)) {
       if (Field* field = make_field(static_cast<char*>(base), bytes)) {
         set(*field, 0, granules);
@@ -244,7 +246,7 @@ bool lower_longest(Field& f, unsigned count, unsigned step, Run* run) {
   return true;
 }
 
-Field* take_run(unsigned count, unsigned step, unsigned* from) {
+Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
   constexpr unsigned kTries = 64;  // then another field: others take here all the time
   for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
     for (unsigned i = 0; i < kTries; ++i) {
@@ -258,7 +260,7 @@ Field* take_run(unsigned count, unsigned step, unsigned* from) {
     }
   }
   *from = 0;
-  return open_field(count);
+  return may_open ? open_field(count) : nullptr;
 }
 
 size_t line_offset(const char* address) {
@@ -267,13 +269,13 @@ size_t line_offset(const char* address) {
 
 }  // namespace
 
-void* large_alloc(size_t size, size_t alignment, bool zeroed) {
+void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open) {
   const bool hashed = alignment <= 64;
   const unsigned count = granules_for(hashed ? size + kLineOffsetMost : size == 0 ? 1 : size);
   const unsigned page_step = granules_a_page();
   const auto align_step = static_cast<unsigned>(alignment >> kGranuleShift);
   unsigned from;
-  Field* f = take_run(count, align_step > page_step ? align_step : page_step, &from);
+  Field* f = take_run(count, align_step > page_step ? align_step : page_step, may_open, &from);
   if (f == nullptr) return nullptr;
   char* const start = granule_at(*f, from);
   const size_t offset = hashed ? line_offset(start) : 0;
@@ -301,7 +303,7 @@ LargePlace large_place(const void* address) {
   place.field = f;
   for (unsigned g = granule_of(*f, address) + 1; g-- != 0;) {
     const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
-    if (entry == 0) continue;
+    if (!is_live(entry)) continue;
     place.granule = g;
     place.base = granule_at(*f, g) + offset_in(entry);
     place.usable = (size_t{granules_in(entry)} << kGranuleShift) - offset_in(entry);
@@ -315,7 +317,7 @@ bool large_free(void* object) {
   if (f == nullptr || !f->sealed()) return false;
   const unsigned g = granule_of(*f, object);
   uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
-  if (entry == 0 || granule_at(*f, g) + offset_in(entry) != object) return false;
+  if (!is_live(entry) || granule_at(*f, g) + offset_in(entry) != object) return false;
   // Relaxed: decides which of two frees is the second.
   if (!f->entry(g).compare_exchange(entry, 0, order::relaxed)) return false;
   give(*f, g, granules_in(entry));
@@ -328,7 +330,7 @@ bool large_resize(void* object, size_t size) {
   Field& f = *place.field;
   Atomic<uint32_t>& entry = f.entry(place.granule);
   uint32_t now = entry.load(order::relaxed);  // relaxed: the program orders its calls on one object
-  if (now == 0) return false;
+  if (!is_live(now)) return false;
   const size_t offset = offset_in(now);
   const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
   if (wanted > had) {
@@ -342,6 +344,27 @@ bool large_resize(void* object, size_t size) {
   }
   if (wanted < had) give(f, place.granule + wanted, had - wanted);
   return true;
+}
+
+char* large_lend_chunk() {
+  constexpr unsigned kCount = kChunkBytes >> kGranuleShift;
+  unsigned from;
+  Field* f = take_run(kCount, kCount, false, &from);
+  if (f == nullptr) return nullptr;
+  char* const chunk = granule_at(*f, from);
+  note_taken(*f, from, kCount, [](unsigned, unsigned) {});
+  for (size_t at = 0; at < kChunkBytes; at += kPurgeRunBytes) {
+    if (purge_pages(chunk + at, kPurgeRunBytes)) continue;
+    give(*f, from, kCount);
+    return nullptr;
+  }
+  visit_words(from, kCount, [&](unsigned w, uint64_t mask, unsigned) {
+    f->resident(w).fetch_and(~mask, order::relaxed);  // relaxed: the granules are taken
+    return true;
+  });
+  count_resident(-bytes_in(kCount));
+  f->entry(from).store(kLent | kCount, order::relaxed);  // relaxed: for statistics
+  return chunk;
 }
 
 // ---- Purging ----
@@ -418,7 +441,11 @@ LargeStats large_stats() {
     }
     for (unsigned g = 0; s.taken != 0 && g < f->granules;) {
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
-      if (entry != 0) ++s.objects;
+      if (is_live(entry)) {
+        ++s.objects;
+      } else if (entry != 0) {
+        s.taken -= uint64_t{granules_in(entry)} << kGranuleShift;
+      }
       g += entry != 0 ? granules_in(entry) : 1;
     }
   }
@@ -428,17 +455,19 @@ LargeStats large_stats() {
 bool large_check() {
   for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
     if (!f->sealed()) return false;
-    unsigned end = 0, free = 0;  // of the object before; how many in a row
+    unsigned end = 0, free = 0;  // of the object before, or of a chunk that was lent; how many in a row
+    bool lent = false;
     for (unsigned g = 0; g < f->granules; ++g) {
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: nothing is in flight
       if (entry != 0) {
         if (g < end || g + granules_in(entry) > f->granules) return false;
         end = g + granules_in(entry);
+        lent = !is_live(entry);
       }
       // relaxed: as above
       const bool taken = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;
       const bool resident = (f->resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;  // relaxed: as above
-      if (taken != (g < end) || (taken && !resident)) return false;
+      if (taken != (g < end) || (taken && resident == lent)) return false;
       free = taken ? 0 : free + 1;
       if (free > f->longest.load(order::relaxed)) return false;  // relaxed: as above
     }

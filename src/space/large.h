@@ -7,7 +7,8 @@
 //   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
 //   resident    which granules may have resident pages; the others read as zero.
 //   aged        which of these were free at the last tick.
-//   entry[g]    not 0: a live object starts in granule g. | 1 : 1 | cache lines from the granule : 6 | granules : 16 |
+//   entry[g]    not 0: a live object starts in granule g, or a chunk that was lent for good.
+//               | live : 1 | lent : 1 | 0 : 8 | cache lines from the granule : 6 | granules : 16 |
 //
 //   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all
 //            back and choose again. Write the entry.
@@ -59,8 +60,11 @@ struct Field {
 static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 
 // `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a chunk). Null if there is no
-// memory. `zeroed`: all of it reads as zero.
-void* large_alloc(size_t size, size_t alignment, bool zeroed);
+// memory. `zeroed`: all of it reads as zero. Without `may_open` in the fields that there are, and then of any size.
+void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
+
+// A chunk for a bin out of a field, where address space is short: zero-filled, never given back. Null if there is none.
+char* large_lend_chunk();
 
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
 size_t large_good_size(size_t size);

@@ -3,6 +3,7 @@
 #include "arch/arch.h"
 #include "config/size_classes.h"
 #include "os/os.h"
+#include "space/large.h"
 
 namespace folio {
 
@@ -23,6 +24,13 @@ char* carve(uint64_t number) {
   return reinterpret_cast<char*>(number << kChunkShift);
 }
 
+// Where there is no address space, from that of large objects.
+char* borrow_chunk() {
+  char* const chunk = large_lend_chunk();
+  if (chunk != nullptr) carved.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  return chunk;
+}
+
 }  // namespace
 
 char* acquire_chunk() {
@@ -39,8 +47,8 @@ char* acquire_chunk() {
     bytes = bytes < kFirstRegionBytes ? kFirstRegionBytes : bytes > kRegionBytesMost ? kRegionBytesMost : bytes;
     void* start = nullptr;
     while ((start = os::reserve(bytes, kChunkBytes)) == nullptr) {
-      if (bytes == kChunkBytes) return nullptr;
-      bytes = round_up(bytes / 2, kChunkBytes);
+      if (bytes == kChunkBytes) return borrow_chunk();
+      bytes = round_up(bytes / 8, kChunkBytes);  // little at a time: the program's own mappings need some too
     }
     const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
     // Installed less the chunk that this call is for. The loser of a race gives its region back and tries again.

@@ -15,7 +15,7 @@ static pthread_barrier_t barrier;
 static void to_stdout(void *context, const char *text, size_t length) { fwrite(text, 1, length, (FILE *)context); }
 
 static void *idle(void *argument) {
-  void *object = malloc(50000);
+  void *object = malloc(20000);
   pthread_barrier_wait(&barrier);
   pthread_barrier_wait(&barrier);
   free(object);

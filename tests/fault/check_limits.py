@@ -53,13 +53,13 @@ class Start(Case):
 
     def test_true(self) -> None:
         """The smallest program."""
-        for mib in (1024, 256, 128):
+        for mib in (1024, 384, 192):
             with self.subTest(mib=mib):
                 self.run_well("/bin/true", address_space=mib * MIB, preload=True)
 
     def test_shell_and_tools(self) -> None:
         """Some that allocate."""
-        for mib in (1024, 256, 128):
+        for mib in (1024, 384, 192):
             with self.subTest(mib=mib):
                 stdout = self.run_well(
                     "/bin/sh", "-c", "seq 20000 | sort -n | tail -1", address_space=mib * MIB, preload=True
@@ -68,7 +68,7 @@ class Start(Case):
 
     def test_modest_program(self) -> None:
         """Forty megabytes of all sizes, and threads."""
-        for mib in (1024, 256, 160):
+        for mib in (1024, 320, 224):
             with self.subTest(mib=mib):
                 self.run_well(LIMITS, "modest", address_space=mib * MIB)
 

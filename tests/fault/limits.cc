@@ -121,7 +121,7 @@ void* small_thread(void* argument) {
   return argument;
 }
 
-// A program of modest needs, with threads: runs under 128 MiB of address space from its start.
+// A program of modest needs, with threads: runs under 224 MiB of address space from its start.
 int modest(size_t) {
   List list;
   for (size_t i = 0; i < 20000; i++) require(list.add(16 + i * 37 % 1000), "a modest program");

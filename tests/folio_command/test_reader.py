@@ -1,7 +1,9 @@
 """The reader: finding the layout, versions, reading in bulk, torn views."""
 
+import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -120,6 +122,27 @@ class TestTheReaderOfTheDocuments:
             if taken:
                 assert re.search(rf"bin +{bin_.info.number}: +{taken} objects of {bin_.info.size} bytes", said)
         assert f"huge: {int(view.huge.usable[view.huge.live].sum())} bytes live" in said
+
+
+class TestDepot:
+    def test_of_all_shards(self):
+        with heap("load", "4", options="cpu_cache:0,decay:3600000") as (pid, _):
+            time.sleep(0.5)
+            os.kill(pid, signal.SIGSTOP)
+            reader = Reader(pid)
+            layout, process = reader.layout, reader.process
+
+            def waiting():
+                view = reader.view()
+                return {number: bin_.count(bin_.cached["depot"]) for number, bin_ in view.bins.items()}
+
+            before = waiting()
+            shard = layout.bins * layout.depot_bin_bytes
+            first = process.read(layout.depot, shard)
+            process.write(layout.depot + (layout.depot_shards - 1) * shard, first)
+            process.write(layout.depot, bytes(shard))
+            assert sum(before.values()) > 100
+            assert waiting() == before
 
 
 class TestReading:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -241,13 +242,13 @@ class Heap:
         layout, snapshot = self.layout, self.snapshot
         rows, seen = [], set[int]()
         shift = layout.magazine_bytes.bit_length() - 1
-        for number in range(1, layout.bins):
-            for stack in range(2):
-                head = snapshot.fixed.word(layout.depot + number * layout.depot_bin_bytes + 8 * stack)
-                bundle = head >> layout.stack_tag_bits << shift
-                while bundle and bundle not in seen and len(rows) < WALK_MOST:
-                    rows += [(number, at, top, 0) for at, top in self._chain(bundle, seen)]
-                    bundle = snapshot.metadata.word(bundle + layout.magazine_link_offset)
+        shards = range(layout.depot_shards)
+        for shard, number, stack in product(shards, range(1, layout.bins), range(2)):
+            entry = layout.depot + (shard * layout.bins + number) * layout.depot_bin_bytes
+            bundle = snapshot.fixed.word(entry + 8 * stack) >> layout.stack_tag_bits << shift
+            while bundle and bundle not in seen and len(rows) < WALK_MOST:
+                rows += [(number, at, top, 0) for at, top in self._chain(bundle, seen)]
+                bundle = snapshot.metadata.word(bundle + layout.magazine_link_offset)
         return self._magazines("depot", rows)
 
     def objects_in(self, magazines: Magazines) -> tuple[np.ndarray, np.ndarray]:

@@ -104,7 +104,7 @@ class Snapshot:
         window_count = 1 << (layout.address_bits - layout.chunk_shift - layout.window_shift)
         spans = [
             (layout.windows, window_count * 8),
-            (layout.depot, layout.bins * layout.depot_bin_bytes),
+            (layout.depot, layout.depot_shards * layout.bins * layout.depot_bin_bytes),
             (layout.cpu_caches, layout.cpu_cache_count * 8),
             (layout.page_counts, 64),
             (layout.options, layout.option_count * 8),

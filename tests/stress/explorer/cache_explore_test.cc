@@ -8,6 +8,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "stress/explorer/bin_scenario.h"
+#include "unit/scripted_cpu.h"
 
 namespace explorer {
 namespace {
@@ -226,6 +227,68 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
     if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("trim, put, get", {.executions = 20000, .random = 2000});
+}
+
+// ---- Shards ----
+
+Magazine* make_bundle(BinId bin, unsigned n) {
+  Magazine* bundle = make_magazine(bin, n);
+  bundle->set_bundle_length(1);
+  return bundle;
+}
+
+// Each logical thread on a CPU of a shard of its own: two that give, the first there is; one that takes from any.
+TEST(ExploreShards, GivesAgainstATake) {
+  CacheScenario s(3);
+  depot_set_shared();
+  folio_test::cpu_of_thread = [] { return kShardCpus * Machine::running(); };
+  Magazine* const bundles[] = {make_bundle(s.bin, 62), make_bundle(s.bin, 40)};
+  for (unsigned i = 0; i < 2; ++i) {
+    s.thread([&s, bundles, i] { depot_push(s.bin, bundles[i], bundle_bytes(s.bin, bundles[i]), "explorer"); });
+  }
+  s.thread([&s] {
+    if (Magazine* got = depot_pop(s.bin)) empty_into(s.program[2], got);
+  });
+  s.expect_sound("depot: two shards, give, give, take");
+  folio_test::cpu_of_thread = nullptr;
+}
+
+TEST(ExploreShards, CachesOfSeveralShards) {
+  CacheScenario s(3);
+  depot_set_shared();
+  folio_test::cpu_of_thread = [] { return kShardCpus * Machine::running(); };
+  for (unsigned i = 0; i < 3; ++i) {
+    Magazine* bundle = make_bundle(s.bin, 20 + i);
+    depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
+  }
+  Magazine* const magazine = make_magazine(s.bin, 62);
+  s.thread([] { depot_trim(true); });
+  s.thread([&s] {
+    for (unsigned n = 0; n < 2; ++n) {
+      if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[1], got);
+    }
+  });
+  s.thread([&s, magazine] {
+    cpu_cache_put(s.bin, magazine, "explorer");
+    if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+  });
+  s.expect_sound("three shards: trim, get twice, put and get", {.executions = 20000, .random = 2000});
+  folio_test::cpu_of_thread = nullptr;
+}
+
+TEST(ExploreShards, EmptyMagazines) {
+  CacheScenario s(3);
+  folio_test::cpu_of_thread = [] { return kShardCpus * Machine::running(); };
+  Magazine* const full[] = {make_magazine(s.bin, 3), make_magazine(s.bin, 5), make_magazine(s.bin, 7)};
+  for (unsigned i = 0; i < 3; ++i) {
+    s.thread([&s, full, i] {
+      magazine_drain(s.bin, full[i], "explorer");
+      Magazine* const mine = magazines_get();
+      if (mine != nullptr) magazines_put(mine);
+    });
+  }
+  s.expect_sound("pools of empty magazines: give, take, give");
+  folio_test::cpu_of_thread = nullptr;
 }
 
 // ---- Threads ----

@@ -146,6 +146,9 @@ class Machine {
     return text;
   }
 
+  // The logical thread that runs; 0 outside an execution.
+  static unsigned running() { return here_ != nullptr && here_->running_ ? here_->current_ : 0; }
+
   static void point() {
     if (here_ != nullptr && here_->running_) here_->at_point();
   }

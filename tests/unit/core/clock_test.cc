@@ -143,7 +143,8 @@ TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
       burst(size, 32 * kMiB);
       if (dirty() < 24 * kMiB) return kFailed;
       burst(size, 128 * kMiB);
-      return dirty() <= static_cast<size_t>(kLargeTolerated) + 7 * kMiB ? kPassed : kFailed;
+      // The floor, what gets a second chance, slack, and what was freed last.
+      return dirty() <= static_cast<size_t>(kLargeTolerated) + 14 * kMiB ? kPassed : kFailed;
     });
     EXPECT_EQ(result, kPassed) << "after objects of " << size;
   }

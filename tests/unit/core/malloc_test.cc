@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "core/realloc.h"
 #include "space/huge.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
@@ -233,6 +234,43 @@ TEST(MallocShort, WaitingHugeBlocksMakeRoomForChunksAndFields) {
     if (result == kCannot) GTEST_SKIP() << "no limits here";
     EXPECT_EQ(result, kPassed) << size;
   }
+}
+
+TEST(MallocShort, WhatLargeObjectsLeftServesOthers) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
+  const int result = in_child([] {
+    free_object(alloc(100));
+    if (!limit_address_space(100 * kMiB)) return kCannot;
+    static void* held[300000];
+    unsigned n = 0;
+    for (const size_t size : {kLargeMost, 900 * kKiB, 40 * kKiB}) {
+      while ((held[n] = alloc(size)) != nullptr) ++n;
+    }
+    while (n != 0) free_object(held[--n]);
+    // A huge one in their field; it grows and shrinks like any other.
+    void* object = opaque(allocate_zeroed(20 * kMiB));
+    if (object == nullptr || chunk_code(object) != kCodeLarge || !all_zero(object, 20 * kMiB)) return kFailed;
+    fill(object, 20 * kMiB, 1);
+    if (usable(object) < 20 * kMiB || reallocate(object, 1, 15 * kMiB, "realloc") != object) return kFailed;
+    object = reallocate(object, 1, 3 * kMiB, "realloc");
+    if (!filled(object, 3 * kMiB, 1)) return kFailed;
+    free_object(object);
+    // Small ones in chunks out of it, more than the first region had left.
+    size_t bytes = 0;
+    for (size_t size : {100, 3000, 20000}) {
+      for (unsigned i = 0; i < 20 * kMiB / size; ++i, ++n) {
+        if ((held[n] = alloc(size)) == nullptr) return kFailed;
+        memset(held[n], static_cast<int>(size), size);
+        bytes += size;
+      }
+    }
+    for (const BinId bin : all_bins()) {
+      if (!check_bin(bin)) return kFailed;
+    }
+    return large_check() && bytes > 59 * kMiB ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limits here";
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST(MallocThreads, ObjectsPassBetweenThreads) {

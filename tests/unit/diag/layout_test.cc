@@ -110,8 +110,9 @@ class Reader {
     uint64_t n = 0;
     constexpr uint64_t kNext = (uint64_t{1} << 48) - 512;
     const unsigned shift = lowest_bit(layout_.magazine_bytes);
-    for (unsigned stack = 0; stack < 2; ++stack) {
-      const auto head = copied<uint64_t>(layout_.depot, size_t{bin} * layout_.depot_bin_bytes + stack * 8);
+    for (unsigned i = 0; i < 2 * layout_.depot_shards; ++i) {
+      const size_t entry = size_t{i / 2} * layout_.bins + bin;
+      const auto head = copied<uint64_t>(layout_.depot, entry * layout_.depot_bin_bytes + i % 2 * 8);
       for (uint64_t bundle = head >> layout_.stack_tag_bits << shift; bundle != 0;
            bundle = copied<uint64_t>(reinterpret_cast<void*>(bundle), layout_.magazine_link_offset)) {
         for (uint64_t magazine = bundle; magazine != 0; magazine = header(magazine) & kNext) {

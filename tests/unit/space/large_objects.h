@@ -37,13 +37,13 @@ size_t usable(const void* object) { return large_place(object).usable; }
 char* start_of(const void* object) {
   return reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(object), kGranuleBytes));
 }
-size_t offset_of(const void* object) { return reinterpret_cast<uintptr_t>(object) % kGranuleBytes; }
+[[maybe_unused]] size_t offset_of(const void* object) { return reinterpret_cast<uintptr_t>(object) % kGranuleBytes; }
 
-void fill(void* object, size_t bytes, unsigned seed) {
+[[maybe_unused]] void fill(void* object, size_t bytes, unsigned seed) {
   auto* at = static_cast<unsigned char*>(object);
   for (size_t i = 0; i < bytes; ++i) at[i] = static_cast<unsigned char>(i * 31 + (i >> 8) * 7 + seed);
 }
-bool filled(const void* object, size_t bytes, unsigned seed) {
+[[maybe_unused]] bool filled(const void* object, size_t bytes, unsigned seed) {
   const auto* at = static_cast<const unsigned char*>(object);
   for (size_t i = 0; i < bytes; ++i) {
     if (at[i] != static_cast<unsigned char>(i * 31 + (i >> 8) * 7 + seed)) return false;
@@ -57,7 +57,7 @@ size_t resident_bytes(const void* start, size_t bytes) {
   EXPECT_EQ(mincore(const_cast<void*>(start), bytes, pages.data()), 0);
   return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; })) * page;
 }
-size_t resident_in_fields() {
+[[maybe_unused]] size_t resident_in_fields() {
   size_t sum = 0;
   for (Field* f = fields.load(order::acquire); f != nullptr; f = f->next.load(order::acquire)) {
     sum += resident_bytes(f->base, size_t{f->granules} << kGranuleShift);

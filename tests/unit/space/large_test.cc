@@ -357,6 +357,56 @@ TEST_F(Large, WithoutMemoryForItsDescriptorAFieldGoesBack) {
   EXPECT_EQ(result, kPassed);
 }
 
+// In a child, since what is lent stays so.
+TEST_F(Large, AChunkThatIsLentIsZeroAndNoLongerTheFields) {
+  const int result = in_child([this] {
+    const std::vector<char*> o = row({10, 300, 10});
+    const uint64_t reserved = large_stats().reserved;
+    EXPECT_TRUE(large_free(o[1]));
+    for (unsigned i = 0; i < 3; ++i) {
+      char* const chunk = large_lend_chunk();
+      EXPECT_TRUE(chunk != nullptr && aligned_to(chunk, kChunkBytes));
+      EXPECT_TRUE(all_zero(chunk, kChunkBytes));
+      memset(chunk, 1, kChunkBytes);
+      EXPECT_FALSE(large_free(chunk));
+      EXPECT_FALSE(large_place(chunk).holds(chunk));
+      EXPECT_EQ(large_stats().objects, 2u);
+      EXPECT_EQ(large_stats().taken, 20 * step);
+      expect_exact_accounts();
+    }
+    EXPECT_TRUE(large_free(o[0]));
+    EXPECT_TRUE(large_free(o[2]));
+    large_purge(true, kNoLimit);
+    EXPECT_EQ(delta_.resident(), 0);
+    // Until there is none; no field is opened for it.
+    while (large_lend_chunk() != nullptr) {
+    }
+    EXPECT_EQ(large_stats().reserved, reserved);
+    EXPECT_EQ(alloc(100 * kKiB) == nullptr, false) << "another field";
+    EXPECT_GT(large_stats().reserved, reserved);
+    return HasFailure() ? kFailed : kPassed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Large, WhatCannotBePurgedIsNotLent) {
+  const int result = in_child([this] {
+    char* const object = alloc(kLargeMost);
+    memset(object, 1, kLargeMost);
+    while (alloc(kLargeMost) != nullptr && large_stats().reserved == kFieldBytesMost) {
+    }
+    EXPECT_TRUE(large_free(object));
+    if (!refuse_call(SYS_madvise, EAGAIN)) return kCannot;
+    const uint64_t dirty = large_stats().dirty;
+    EXPECT_EQ(large_lend_chunk(), nullptr);
+    EXPECT_EQ(large_stats().dirty, dirty);
+    expect_exact_accounts();
+    return HasFailure() ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
 // ---- Purging ----
 
 TEST_F(Large, AccountsAreWhatTheKernelSays) {

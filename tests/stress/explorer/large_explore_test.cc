@@ -1,0 +1,208 @@
+// Fields of large objects: runs that overlap, taken, given, purged and resized at once; the hint of the longest run.
+#include <gtest/gtest.h>
+
+#include "base/bits.h"
+#include "os/os.h"
+#include "space/large.h"
+#include "space/pages.h"
+#include "stress/explorer/search.h"
+#include "stress/explorer/world.h"
+
+namespace explorer {
+namespace {
+
+using namespace folio;
+
+constexpr size_t kUnlimited = ~size_t{0};
+
+// One field in which all is taken but a hole of kHole granules around the border of two words, in which objects live.
+class LargeScenario {
+ public:
+  static constexpr unsigned kLive = 3;
+
+  LargeScenario() {
+    begin_anew();
+    // Before the hole, in it, behind it.
+    const unsigned steps[kLive + 2] = {50, 8, 12, 8, 0};
+    before_ = alloc(steps[0]);
+    for (unsigned i = 0; i < kLive; ++i) live_[i] = alloc(steps[i + 1]);
+    field_ = large_place(before_).field;
+    // The rest, so that no run but the hole's is free.
+    while (count_free() != 0) alloc(count_free() < 500 ? count_free() : 500);
+    others_resident_ = others_resident();
+    others_dirty_ = others_dirty();
+    world_.save();
+    plan.reset = [this] { reset(); };
+    plan.verdict = [this] { return verdict(); };
+  }
+  ~LargeScenario() { reset(); }
+  LargeScenario(const LargeScenario&) = delete;
+  LargeScenario& operator=(const LargeScenario&) = delete;
+
+  static char* alloc(unsigned granules) {
+    return static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false));
+  }
+  Body allocate(unsigned thread, unsigned granules) {
+    return [this, thread, granules] { got_[thread] = alloc(granules); };
+  }
+  Body free(unsigned object) {
+    return [this, object] {
+      freeing_ |= 1u << object;
+      if (large_free(live_[object])) ++freed[object];
+      freeing_ &= ~(1u << object);
+    };
+  }
+  Body resize(unsigned object, unsigned granules) {
+    return [this, object, granules] { large_resize(live_[object], granules * kGranuleBytes - kLineOffsetMost); };
+  }
+  static Body purge() {
+    return [] { large_purge(true, kUnlimited); };
+  }
+  // What is free from the start: the object, and it is resident.
+  void start_without(unsigned object) {
+    large_free(live_[object]);
+    gone_ |= 1u << object;
+    world_.save();
+  }
+
+  Machine machine;
+  Plan plan;
+  unsigned freed[kLive] = {};
+  bool quiet = true;  // every thread ends: what is left behind is exact
+
+ private:
+  unsigned count_free() {
+    unsigned taken = 0;
+    for (unsigned w = 0; w < field_->words(); ++w) taken += popcount(field_->occupancy(w).load(order::relaxed));
+    return field_->granules - taken;
+  }
+
+  void reset() {
+    // Fields that were opened since.
+    for (Field* f = field_->next.load(order::relaxed); f != nullptr;) {
+      Field* const next = f->next.load(order::relaxed);
+      const size_t bytes = size_t{f->granules} << kGranuleShift;
+      char* const base = f->base;
+      for (size_t at = 0; at < bytes; at += kChunkBytes) {
+        set_chunk(window_of(base + at), base + at, nullptr, kCodeNone);
+      }
+      os::unreserve(base, bytes);
+      f = next;
+    }
+    world_.reset();
+    for (char*& object : got_) object = nullptr;
+    for (unsigned& n : freed) n = 0;
+    freeing_ = 0;
+  }
+
+  std::string verdict() {
+    for (unsigned i = 0; i < kLive; ++i) {
+      if (freed[i] + (gone_ >> i & 1) > 1) return "freed twice";
+    }
+    struct Span {
+      char* start;
+      char* end;
+    };
+    std::vector<Span> spans;
+    const auto add = [&](char* object) {
+      const LargePlace place = large_place(object);
+      if (!place.starts(object)) return false;
+      spans.push_back({object, object + place.usable});
+      return true;
+    };
+    bool found = add(before_);
+    for (unsigned i = 0; i < kLive; ++i) {
+      if (freed[i] == 0 && ((gone_ | freeing_) >> i & 1) == 0) found = add(live_[i]) && found;
+    }
+    for (char* object : got_) {
+      if (object != nullptr) found = add(object) && found;
+    }
+    if (!found) return "a live object is not found";
+    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
+    for (size_t i = 1; i < spans.size(); ++i) {
+      if (spans[i - 1].end > spans[i].start) return "two objects overlap";
+    }
+    if (!quiet) return "";
+    if (!large_check()) return "large_check";
+    return others_resident() == others_resident_ && others_dirty() == others_dirty_ ? "" : "the accounts are off";
+  }
+
+  // What is counted beside the fields: it stays as it was.
+  static int64_t others_resident() {
+    return page_counts.resident.load(order::relaxed) - static_cast<int64_t>(large_stats().resident);
+  }
+  static int64_t others_dirty() {
+    return page_counts.dirty.load(order::relaxed) - static_cast<int64_t>(large_stats().dirty);
+  }
+
+  World world_;
+  Field* field_ = nullptr;
+  char* before_ = nullptr;
+  char* live_[kLive];
+  char* got_[Machine::kThreadsMost] = {};
+  unsigned gone_ = 0;
+  unsigned freeing_ = 0;  // by a thread that is in between, or vanished there
+  int64_t others_resident_, others_dirty_;
+};
+
+TEST(ExploreLarge, TakeAgainstTakeOfOverlappingRuns) {
+  LargeScenario s;
+  s.start_without(0);
+  s.start_without(1);
+  s.start_without(2);
+  s.plan.threads = {s.allocate(0, 20), s.allocate(1, 16), s.allocate(2, 10)};
+  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: three take in one hole");
+}
+
+TEST(ExploreLarge, GiveTakePurge) {
+  LargeScenario s;
+  s.start_without(1);
+  s.plan.threads = {s.free(0), s.allocate(1, 18), LargeScenario::purge()};
+  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: give, take, purge");
+}
+
+TEST(ExploreLarge, PurgeAgainstPurge) {
+  LargeScenario s;
+  s.start_without(0);
+  s.start_without(2);
+  s.plan.threads = {LargeScenario::purge(), LargeScenario::purge(), s.free(1)};
+  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: two purge, one gives");
+}
+
+TEST(ExploreLarge, FreedTwiceAtOnce) {
+  LargeScenario s;
+  // Nobody takes meanwhile: the second free could be one of the taker's object.
+  s.plan.threads = {s.free(1), s.free(1)};
+  const auto sound = s.plan.verdict;
+  s.plan.verdict = [&]() -> std::string { return s.freed[1] != 1 ? "not exactly one free succeeded" : sound(); };
+  expect_sound(explore(s.machine, s.plan, {.preemptions = 4, .executions = 6000}), "large: one freed twice at once");
+}
+
+TEST(ExploreLarge, ResizeAgainstTakeAndPurge) {
+  LargeScenario s;
+  s.start_without(1);
+  s.plan.threads = {s.resize(0, 16), s.allocate(1, 8), LargeScenario::purge()};
+  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: grow, take, purge");
+  LargeScenario shrink;
+  shrink.plan.threads = {shrink.resize(1, 4), shrink.allocate(1, 8), shrink.free(0)};
+  expect_sound(explore(shrink.machine, shrink.plan, {.executions = 6000, .random = 600}), "large: shrink, take, give");
+}
+
+// A search that fails lowers the hint while what it wanted is freed: nothing may stay hidden (large_check knows).
+TEST(ExploreLarge, TheHintOfTheLongestRun) {
+  LargeScenario s;
+  s.plan.threads = {s.allocate(0, 20), s.free(0), s.free(1)};
+  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: a search fails while two give");
+}
+
+// Whoever stops for ever, the others finish, and no granule has two owners.
+TEST(ExploreLarge, AThreadThatVanishes) {
+  LargeScenario s;
+  s.quiet = false;
+  s.start_without(1);
+  s.plan.threads = {s.allocate(0, 20), s.free(0), LargeScenario::purge()};
+  expect_sound(vanish(s.machine, s.plan), "large: take, give, purge, one of which vanishes");
+}
+
+}  // namespace
+}  // namespace explorer
