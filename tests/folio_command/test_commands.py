@@ -151,9 +151,11 @@ class TestBins:
         assert len(rows) == 3
         assert all(len(re.search(r" B  (.*)  ", row)[1]) == 4 for row in rows)
 
-    def test_the_next_command_is_not_of_a_process_that_ended(self):
-        with running(["/usr/bin/python3", "-c", "import time; time.sleep(1)"]) as process:
-            done = folio("bins", str(process.pid), "--every", "0.1")
+    def test_the_next_command_is_not_of_a_process_that_ended(self, monkeypatch):
+        with running([str(HEAP), "quiet", "1"]) as process:
+            process.stdout.readline()
+            monkeypatch.setattr(time, "sleep", lambda _: process.kill())  # between two looks
+            done = folio_here("bins", str(process.pid), "--every", "0.1")
         assert done.returncode == 0
         assert "ended while it was read" in done.stderr
         assert str(process.pid) not in done.stdout.splitlines()[-1]
@@ -295,7 +297,7 @@ class TestRun:
         assert "next: folio compare" in done.stderr
 
     def test_pools_of_pythons_own_are_told(self):
-        done = folio("run", "--", "/usr/bin/python3", "-c", "import time; time.sleep(1)", PYTHONMALLOC="pymalloc")
+        done = folio("run", "--", "/usr/bin/python3", "-c", "import time; time.sleep(2)", PYTHONMALLOC="pymalloc")
         assert "PYTHONMALLOC=malloc puts them on Folio" in done.stderr
 
     def test_errors(self):
