@@ -5,6 +5,7 @@ PREFIX ?= /usr/local
 PROG ?=
 COMPARE ?=
 CTEST ?= --progress
+TRY_NEXT = make try PROG="COMMAND ..."  (the same for a program of yours)
 
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 export CTEST_PARALLEL_LEVEL = $(JOBS)
@@ -12,6 +13,7 @@ export CTEST_PARALLEL_LEVEL = $(JOBS)
 help:
 	@echo "make try              runs a real program on glibc's malloc and on Folio: time, memory, page faults"
 	@echo "make try PROG='...'   the same for a program of yours"
+	@echo "make tools            the folio command: runs programs on Folio, explains the memory of running ones"
 	@echo "make test             builds, then runs all tests (about ten minutes)"
 	@echo "make build            libfolio.so, libfolio.a, libfolio.o, libfolio-embed.so in build/"
 	@echo "make install          libraries, headers, CMake package, pkg-config files to PREFIX=$(PREFIX)"
@@ -29,8 +31,12 @@ help:
 build: bootstrap-build
 	@tools/preset.sh default libraries
 
-try: build
-	@python3 tools/try.py --lib build/libfolio.so $(if $(PROG),--prog '$(subst ','\'',$(PROG))') $(TRY)
+tools: bootstrap-tools build
+	@echo "the folio command: build/venv-tools/bin/folio --help  (or, for you alone: pipx install ./tools)"
+
+try: bootstrap-tools build
+	@build/venv-tools/bin/folio compare --lib build/libfolio.so --scratch build/try \
+	  $(if $(PROG),--command '$(subst ','\'',$(PROG))',--follow '$(TRY_NEXT)') $(TRY)
 
 test: bootstrap-test
 	@tools/preset.sh default
@@ -81,5 +87,5 @@ clean:
 	rm -rf build build-*
 
 .NOTPARALLEL:
-.PHONY: help build try test bench peers compare install sanitize tsan asan clang fuzz cross musl
+.PHONY: help build tools try test bench peers compare install sanitize tsan asan clang fuzz cross musl
 .PHONY: check check-house check-tidy check-shell format clean

@@ -22,6 +22,7 @@ if __name__ == "__main__":
     environment.enter()
 
 from cases import APPLICATION, PROGRAM, Case, Figure
+from folio.rounds import Interval, mean_ratio_interval, ratio_interval
 from measure import BenchError
 from records import read_records
 from report import (
@@ -43,7 +44,6 @@ from report import (
     results_of,
     standings,
 )
-from statistics_rounds import Interval, mean_ratio_interval, ratio_interval
 
 REACHED, MISSED, NOT_MEASURED = "reached", "missed", "not measured"
 # Whom the SuperMalloc paper compares with, by the names that a run may have for them.

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from cases import APPLICATION, PROGRAM, Case, Figure
+from folio.rounds import LEVEL, UNKNOWN, Interval, geometric_mean, median_interval, ratio_interval, verdict
 from records import Record, Sample, cases_of, samples_of
-from statistics_rounds import LEVEL, UNKNOWN, Interval, geometric_mean, median_interval, ratio_interval, verdict
 
 OWN = "folio"
 CLOSE = 0.97  # of the best peer: within 3 %

@@ -29,6 +29,7 @@ import goals
 import html_report
 from applications import Application, installed, matching
 from cases import CASES, Case, select
+from folio.proof import prove_bound
 from measure import (
     ROOT,
     Allocator,
@@ -40,7 +41,6 @@ from measure import (
     prove_loaded,
     serves,
 )
-from proof import prove_bound
 from records import CPU, WARM_UP, Record, library_of, make_record, read_records, to_line
 from report import OWN, markdown, results_of
 from schedule import Clock, Step, finished, say, schedule, without_halves

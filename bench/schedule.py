@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from cases import LIMIT, Case
+from folio.rounds import turn
 from measure import Allocator
 from records import WARM_UP, Record
 from rich.console import Console
@@ -41,8 +42,7 @@ def schedule(cases: list[Case], allocators: list[Allocator], rounds: int, warm_u
     """The steps by round; each round begins with another allocator. A limit is measured beside the first one."""
     plan = []
     for number in range(WARM_UP if warm_up else WARM_UP + 1, rounds + 1):
-        first = number % len(allocators)
-        order = allocators[first:] + allocators[:first]
+        order = turn(allocators, number)
         plan.append(
             [
                 Step(number, case, allocator)

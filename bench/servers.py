@@ -28,8 +28,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from folio.proof import debug_environment, logged
 from measure import BenchError, maps_hold
-from proof import debug_environment, logged
 from records import libc_file
 
 START_SECONDS = 60

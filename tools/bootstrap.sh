@@ -2,14 +2,15 @@
 # bootstrap.sh [SET...]: installs the Debian packages that the named sets (below) need and the machine lacks, as root or
 # through sudo. Says nothing when nothing is missing. The sets `real` and `bench-apps` are for machines that only test
 # or measure: programs that nobody wants installed unasked, among them servers that Debian starts. The set `bench` also
-# makes the Python environment of bench/run.py.
+# makes the Python environment of bench/run.py; `tools` and `test` make that of the `folio` command.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 
 build='cmake ninja-build g++ make python3'
 declare -A sets=(
   [build]="$build"
-  [test]="$build libgtest-dev pkg-config binutils python3-pytest git libpython3.11-testsuite perl sqlite3 xz-utils"
+  [test]="$build libgtest-dev pkg-config binutils python3-pytest python3-venv git libpython3.11-testsuite perl sqlite3
+    xz-utils"
   [real]="ghostscript nodejs redis-server"
   [peers]="$build binutils libtcmalloc-minimal4 libtbbmalloc2"
   [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbbmalloc2 valgrind python3-venv binutils"
@@ -21,6 +22,7 @@ declare -A sets=(
   [fuzz]="$build libgtest-dev clang libclang-rt-dev"
   [cross]="$build libgtest-dev g++-aarch64-linux-gnu qemu-user"
   [musl]="$build musl-tools"
+  [tools]="$build python3-venv"
   [check]="$build libgtest-dev clang-format clang-tidy python3-venv shellcheck"
 )
 # Any cargo will do, and many have one that is not Debian's.
@@ -68,6 +70,19 @@ install_laboratory() {
     cp "$wanted" "$venv/requirements.txt"; } >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 }
 
+# Editable: the command is always that of the sources.
+install_tools() {
+  local venv=build/venv-tools wanted=tools/pyproject.toml
+  cmp -s "$wanted" "$venv/pyproject.toml" && return
+  echo "installing the folio command and what $wanted names into $venv"
+  { /usr/bin/python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet --editable './tools[test]' &&
+    cp "$wanted" "$venv/pyproject.toml"; } >"$log" 2>&1 || {
+    echo "bootstrap.sh: the folio command's packages cannot be had from PyPI:" \
+      "$(grep -m 1 ERROR "$log" || tail -n 1 "$log")" >&2
+    exit 1
+  }
+}
+
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -82,3 +97,4 @@ else
 fi
 case " $* " in *' check '*) install_ruff ;; esac
 case " $* " in *' bench '*) install_laboratory ;; esac
+case " $* " in *' tools '* | *' test '*) install_tools ;; esac

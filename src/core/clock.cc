@@ -15,6 +15,8 @@
 
 namespace folio {
 
+constinit CollectRequest collect_request;
+
 namespace {
 
 constexpr size_t kUnlimited = ~size_t{0};
@@ -62,12 +64,31 @@ bool tick(size_t most_bytes) {
   return purged != 0 || drained != 0;
 }
 
+void serve_request() {
+  // Relaxed: numbers, written and read by system calls of another process.
+  const uint32_t wanted = collect_request.wanted.load(order::relaxed);
+  if (wanted == collect_request.done.load(order::relaxed)) return;  // relaxed: as above
+  clock_collect("free");
+  collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
+}
+
+// The housekeeper's sleep, in which it looks for wishes where there may be any.
+void rest(uint64_t ms) {
+  if (options.collect_from_outside != kCollectFromOutsideOn) return os::sleep_ms(ms);
+  while (ms != 0) {
+    const uint64_t step = ms < kSleepMostMs ? ms : kSleepMostMs;
+    os::sleep_ms(step);
+    serve_request();
+    ms -= step;
+  }
+}
+
 void housekeeper_main(void*) {
   uint64_t sleep = period_ms();
   set_timekeeper(true);
   // When the last of the program's threads is gone (main may have left by pthread_exit), so is this one.
   while (thread_count() != 0 || options.housekeeper == kHousekeeperOn) {
-    os::sleep_ms(sleep);
+    rest(sleep);
     next_tick.store(os::now_ms() + period_ms(), order::relaxed);                       // relaxed: a time
     const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) > 0;  // relaxed: an estimate
     sleep = busy ? period_ms() : sleep * 2 < kSleepMostMs ? sleep * 2 : kSleepMostMs;
@@ -80,13 +101,15 @@ void housekeeper_main(void*) {
 bool has_threads() { return thread_count() > 1 || (thread_count() == 1 && os::thread_total() > 1); }
 
 void start_housekeeper(uint64_t now) {
+  const bool always =
+      options.housekeeper == kHousekeeperOn ||
+      (options.housekeeper == kHousekeeperAuto && options.collect_from_outside == kCollectFromOutsideOn);
   const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
-  const bool possible =
-      options.housekeeper == kHousekeeperOn || (options.housekeeper == kHousekeeperAuto && resident > kWorthAThread);
+  const bool possible = always || (options.housekeeper == kHousekeeperAuto && resident > kWorthAThread);
   uint32_t none = kNoThread;
   if (!possible || housekeeper.load(order::relaxed) != kNoThread) return;  // relaxed: a look first
   if (now < no_thread_before.load(order::relaxed)) return;                 // relaxed: a time
-  if (options.housekeeper == kHousekeeperAuto && !has_threads()) {
+  if (!always && !has_threads()) {
     no_thread_before.store(now + kAskAgainMs, order::relaxed);  // relaxed: a time
     return;
   }

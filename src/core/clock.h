@@ -10,6 +10,9 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
 
 namespace folio {
 
@@ -25,6 +28,13 @@ void clock_after_large_call(SlowCall call);
 
 // Everything that can go now. Returns bytes given back.
 size_t clock_collect(const char* function);
+
+// A wish from outside, with the option collect_from_outside: a tool writes into `wanted` a number that `done` does not
+// hold, and the housekeeper collects and then makes them equal.
+struct CollectRequest {
+  Atomic<uint32_t> wanted, done;
+};
+extern CollectRequest collect_request;
 
 void clock_after_fork();
 

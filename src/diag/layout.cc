@@ -6,11 +6,14 @@
 #include "cache/depot.h"
 #include "cache/thread_cache.h"
 #include "config/options.h"
+#include "core/clock.h"
 #include "folio/bin.h"
 #include "space/chunk_table.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "space/metadata.h"
 #include "space/pages.h"
+#include "space/region.h"
 
 namespace folio {
 
@@ -78,6 +81,20 @@ const Layout folio_layout = {
     .field_base_offset = offsetof(Field, base),
     .field_next_offset = offsetof(Field, next),
     .field_granules_offset = offsetof(Field, granules),
+    .metadata_pieces = &metadata_pieces,
+    .region_cursor = &region_cursor,
+    .region_reserved = &region_reserved,
+    .option_rows = option_rows,
+    .collect_request = &collect_request,
+    .metadata_piece_used_offset = offsetof(MetadataPiece, used),
+    .metadata_piece_bytes_offset = offsetof(MetadataPiece, bytes),
+    .metadata_piece_previous_offset = offsetof(MetadataPiece, previous),
+    .option_count = sizeof(Options) / sizeof(int64_t),
+    .option_row_bytes = sizeof(OptionRow),
+    .collect_wanted_offset = offsetof(CollectRequest, wanted),
+    .collect_done_offset = offsetof(CollectRequest, done),
+    .hint_block_bytes = sizeof(HintBlock),
+    .cpu_cache_bytes = sizeof(CpuCache),
     .depot_shards = kShardsMost,
 };
 }

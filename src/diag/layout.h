@@ -30,7 +30,11 @@ struct Layout {
   const void *fields;
   uint32_t chunk_entry_bytes, chunk_entry_step;
   uint32_t field_bytes, field_base_offset, field_next_offset, field_granules_offset;
-  uint32_t depot_shards;
+  const void *metadata_pieces, *region_cursor, *region_reserved, *option_rows, *collect_request;
+  uint32_t metadata_piece_used_offset, metadata_piece_bytes_offset, metadata_piece_previous_offset;
+  uint32_t option_count, option_row_bytes;
+  uint32_t collect_wanted_offset, collect_done_offset;
+  uint32_t hint_block_bytes, cpu_cache_bytes, depot_shards;
 };
 
 }  // namespace folio

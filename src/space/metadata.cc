@@ -5,23 +5,20 @@
 
 namespace folio {
 
+constinit Atomic<MetadataPiece*> metadata_pieces{nullptr};
+
 namespace {
 
-// Lies at the start of its own address range.
-struct Piece {
-  Atomic<size_t> used;
-  size_t bytes;
-};
+using Piece = MetadataPiece;
 
 constexpr size_t kFirstPieceBytes = size_t{2} << 20;
 constexpr size_t kPieceBytesMost = size_t{64} << 20;
 constexpr size_t kPieceBytesLeast = size_t{256} << 10;
 
-constinit Atomic<Piece*> current{nullptr};
 constinit Atomic<size_t> handed_out{0};
 
-Piece* new_piece(size_t previous_bytes, size_t needed) {
-  size_t bytes = previous_bytes == 0 ? kFirstPieceBytes : previous_bytes * 2;
+Piece* new_piece(Piece* previous, size_t needed) {
+  size_t bytes = previous == nullptr ? kFirstPieceBytes : previous->bytes * 2;
   if (bytes > kPieceBytesMost) bytes = kPieceBytesMost;
   while (bytes < needed + sizeof(Piece)) bytes *= 2;
   for (;; bytes /= 2) {
@@ -29,6 +26,7 @@ Piece* new_piece(size_t previous_bytes, size_t needed) {
     if (void* at = os::reserve(bytes, os::page_bytes())) {
       auto* piece = static_cast<Piece*>(at);
       piece->bytes = bytes;
+      piece->previous = previous;
       piece->used.store(sizeof(Piece), order::relaxed);  // relaxed: published below
       return piece;
     }
@@ -51,14 +49,14 @@ void* alloc_from(Piece* piece, size_t bytes, size_t alignment) {
 void* metadata_alloc(size_t bytes, size_t alignment) {
   for (;;) {
     // [metadata-piece] acquire: sees the piece's header; pairs with the compare_exchange below.
-    Piece* piece = current.load(order::acquire);
+    Piece* piece = metadata_pieces.load(order::acquire);
     if (piece != nullptr) {
       if (void* at = alloc_from(piece, bytes, alignment)) return at;
     }
-    Piece* next = new_piece(piece == nullptr ? 0 : piece->bytes, bytes + alignment);
+    Piece* next = new_piece(piece, bytes + alignment);
     if (next == nullptr) return nullptr;
     // [metadata-piece] acq_rel: publishes the header. The loser of a race gives its piece back and uses the winner's.
-    if (!current.compare_exchange(piece, next, order::acq_rel)) os::unreserve(next, next->bytes);
+    if (!metadata_pieces.compare_exchange(piece, next, order::acq_rel)) os::unreserve(next, next->bytes);
   }
 }
 

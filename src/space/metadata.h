@@ -10,6 +10,15 @@ namespace folio {
 
 inline constexpr size_t kMetadataAlignment = 64;
 
+// An address range of it, at whose start this lies. What is handed out comes first. All of them, newest first, for
+// those who look from outside.
+struct MetadataPiece {
+  Atomic<size_t> used;  // bytes from the start on
+  size_t bytes;
+  MetadataPiece* previous;
+};
+extern Atomic<MetadataPiece*> metadata_pieces;
+
 // Zero-filled bytes at a multiple of `alignment` (a power of two from kMetadataAlignment to a page). Null if there is
 // no memory.
 void* metadata_alloc(size_t bytes, size_t alignment = kMetadataAlignment);

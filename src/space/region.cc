@@ -1,21 +1,20 @@
 #include "space/region.h"
 
 #include "arch/arch.h"
-#include "base/atomic.h"
 #include "config/size_classes.h"
 #include "os/os.h"
 #include "space/large.h"
 
 namespace folio {
 
+constinit Atomic<uint64_t> region_cursor{0};
+constinit Atomic<size_t> region_reserved{0};
+
 namespace {
 
 constexpr size_t kFirstRegionBytes = size_t{64} << 20;
 constexpr size_t kRegionBytesMost = size_t{1} << 30;
 
-// The region in use: | first chunk not carved : 32 | end : 32 | in chunk numbers; equal when used up.
-constinit Atomic<uint64_t> cursor{0};
-constinit Atomic<size_t> reserved{0};
 constinit Atomic<size_t> carved{0};
 
 uint64_t pack(uint64_t next, uint64_t end) { return (next << 32) | end; }
@@ -36,14 +35,15 @@ char* borrow_chunk() {
 
 char* acquire_chunk() {
   // Relaxed throughout: the word holds numbers only, and what they number is zero-filled address space.
-  uint64_t now = cursor.load(order::relaxed);
+  uint64_t now = region_cursor.load(order::relaxed);
   for (;;) {
     const uint64_t next = now >> 32, end = now & 0xffffffffu;
     if (next != end) {
-      if (cursor.compare_exchange(now, pack(next + 1, end), order::relaxed)) return carve(next);  // relaxed: see above
+      const uint64_t carved_on = pack(next + 1, end);
+      if (region_cursor.compare_exchange(now, carved_on, order::relaxed)) return carve(next);  // relaxed: see above
       continue;
     }
-    size_t bytes = reserved.load(order::relaxed);  // relaxed: a measure, not a limit
+    size_t bytes = region_reserved.load(order::relaxed);  // relaxed: a measure, not a limit
     bytes = bytes < kFirstRegionBytes ? kFirstRegionBytes : bytes > kRegionBytesMost ? kRegionBytesMost : bytes;
     void* start = nullptr;
     while ((start = os::reserve(bytes, kChunkBytes)) == nullptr) {
@@ -53,15 +53,15 @@ char* acquire_chunk() {
     const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
     // Installed less the chunk that this call is for. The loser of a race gives its region back and tries again.
     // relaxed: see above
-    if (cursor.compare_exchange(now, pack(first + 1, first + (bytes >> kChunkShift)), order::relaxed)) {
-      reserved.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
+    if (region_cursor.compare_exchange(now, pack(first + 1, first + (bytes >> kChunkShift)), order::relaxed)) {
+      region_reserved.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
       return carve(first);
     }
     os::unreserve(start, bytes);
   }
 }
 
-size_t region_bytes() { return reserved.load(order::relaxed); }  // relaxed: a statistic
-size_t region_chunks() { return carved.load(order::relaxed); }   // relaxed: a statistic
+size_t region_bytes() { return region_reserved.load(order::relaxed); }  // relaxed: a statistic
+size_t region_chunks() { return carved.load(order::relaxed); }          // relaxed: a statistic
 
 }  // namespace folio

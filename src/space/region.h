@@ -3,8 +3,15 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
 
 namespace folio {
+
+// The region in use: | first chunk not carved : 32 | end : 32 | in chunk numbers; equal when used up.
+extern Atomic<uint64_t> region_cursor;
+extern Atomic<size_t> region_reserved;  // what region_bytes() says
 
 // 2 MiB of zero-filled address space at a multiple of 2 MiB, or null. Never given back.
 char* acquire_chunk();

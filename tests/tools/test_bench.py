@@ -1,6 +1,5 @@
-"""The pure functions of bench/ and tools/try.py, and the benchmark programs in their smallest form."""
+"""The pure functions of bench/, and the benchmark programs in their smallest form."""
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -13,17 +12,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import cases
 import instructions
 import measure
-
-
-def load_try():
-    """tools/try.py: its name is a keyword, so no import statement reaches it."""
-    spec = importlib.util.spec_from_file_location("try_tool", measure.ROOT / "tools" / "try.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-try_tool = load_try()
 
 
 class TestMeasure:
@@ -117,41 +105,6 @@ class TestInstructions:
         assert instructions.per_pair(few, many, 10) == instructions.Count(pair=26.0, loop=3.0)
         with pytest.raises(measure.BenchError, match="inlined"):
             instructions.per_pair(few, many, 11)
-
-
-class TestTry:
-    def runs(self, *results):
-        return [measure.Run({"status": status}, stdout, b"") for status, stdout in results]
-
-    def test_figures_have_units(self):
-        assert try_tool.show("time", [1.5, 1.0, 2.0]) == "1.50 s (1.00–2.00)"
-        assert try_tool.show("time", [0.0021]) == "2.1 ms (2.1–2.1)"
-        assert try_tool.show("page faults", [1234, 1235, 1240]) == "1,235 (1,234–1,240)"
-
-    def test_table_has_the_ratio_of_medians(self):
-        lines = try_tool.table([[2.0, 2.0, 100.0, 0.0]], [[1.0, 3.0, 25.0, 7.0]]).splitlines()
-        assert [line.split()[-1] for line in lines[1:]] == ["0.50", "1.50", "0.25", "–"]
-
-    def test_differences_are_found(self):
-        same = self.runs((0, b"x"), (0, b"x"))
-        assert try_tool.differences(same, same) == []
-        assert try_tool.differences(same, self.runs((0, b"x"), (0, b"y"))) == ["its output is not the same on both"]
-        assert try_tool.differences(same, self.runs((139, b"x"))) == [
-            "its exit status is not the same on both: 0 on glibc, 139 on Folio"
-        ]
-
-    def test_output_that_varies_on_glibc_alone_is_not_compared(self):
-        assert try_tool.differences(self.runs((0, b"x"), (0, b"y")), self.runs((0, b"z"))) == []
-
-    def test_loader_logs(self):
-        log = "     12:\tcalling init: /a/libfolio.so\n     12:\tcalling init: /lib/libc.so.6\n"
-        assert try_tool.logs_show([log, "", log], Path("/a/libfolio.so")) == 2
-        assert try_tool.logs_show([log], Path("/b/libfolio.so")) == 0
-
-    def test_commands_are_split_as_a_shell_does(self):
-        assert try_tool.user_work("a 'b c'") == ["a", "b c"]
-        with pytest.raises(measure.BenchError, match="No closing quotation"):
-            try_tool.user_work("a 'b")
 
 
 SMALL = {

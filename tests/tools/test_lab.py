@@ -26,12 +26,13 @@ import html_complexity
 import html_plots
 import html_report
 import measure
-import proof
 import records
 import report
 import run
 import schedule
-import statistics_rounds as st
+
+from folio import proof
+from folio import rounds as st
 
 CASE = cases.Case("c", "program", [], [cases.SPEED, cases.PEAK])
 

@@ -32,7 +32,7 @@ struct PieceHead {
 TEST(ExploreSpace, MetadataPiece) {
   begin_anew();
   World world;
-  auto& current = world.variable<PieceHead*>("_ZN5folio12_GLOBAL__N_17currentE");
+  auto& current = world.variable<PieceHead*>("_ZN5folio15metadata_piecesE");
   constexpr size_t kBytes = 1000, kLeft = 512;
   metadata_alloc(current->bytes - current->used - kLeft);
   world.save();
@@ -71,7 +71,7 @@ TEST(ExploreSpace, MetadataPiece) {
 TEST(ExploreSpace, Region) {
   begin_anew();
   World world;
-  auto& cursor = world.variable<uint64_t>("_ZN5folio12_GLOBAL__N_16cursorE");
+  auto& cursor = world.variable<uint64_t>("_ZN5folio13region_cursorE");
   while (cursor >> 32 != (cursor & 0xffffffffu)) acquire_chunk();
   world.save();
   const size_t before = region_bytes();

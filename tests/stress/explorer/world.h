@@ -50,7 +50,7 @@ class World {
   }
 
  private:
-  static constexpr const char* kMetadataPiece = "_ZN5folio12_GLOBAL__N_17currentE";
+  static constexpr const char* kMetadataPiece = "_ZN5folio15metadata_piecesE";
   static constexpr size_t kBytesMost = size_t{1} << 20;  // the chunk table is larger
 
   struct Area {
@@ -78,7 +78,7 @@ class World {
     if ((now & 0xffffffffu) != (cursor_ & 0xffffffffu)) return;
     for (uint64_t chunk = cursor_ >> 32; chunk < now >> 32; ++chunk) folio::chunk_table[chunk] = 0;
   }
-  uint64_t cursor() const { return variable<uint64_t>("_ZN5folio12_GLOBAL__N_16cursorE"); }
+  uint64_t cursor() const { return variable<uint64_t>("_ZN5folio13region_cursorE"); }
 
   Piece* piece() const { return variable<Piece*>(kMetadataPiece); }
   void keep(Area area) { saved_.push_back({area, {area.start, area.start + area.bytes}}); }

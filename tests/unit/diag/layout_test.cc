@@ -7,6 +7,8 @@
 #include "folio/bin.h"
 #include "os/os.h"
 #include "space/huge.h"
+#include "space/metadata.h"
+#include "space/region.h"
 #include "unit/core/heap.h"
 
 extern "C" const folio::Layout folio_layout;
@@ -226,6 +228,43 @@ TEST(Layout, HoldsTheAccountsAndTheOptions) {
   EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purge_calls_offset)), page_counts.purge_calls.load(order::relaxed));
   EXPECT_NE(at(folio_layout.purged_offset), 0);
   EXPECT_EQ(copied<Options>(folio_layout.options).decay, options.decay);
+}
+
+TEST(Layout, NamesEachOption) {
+  ASSERT_EQ(folio_layout.option_count, option_count);
+  for (unsigned i = 0; i < option_count; ++i) {
+    const auto* row = static_cast<const char*>(folio_layout.option_rows) + size_t{i} * folio_layout.option_row_bytes;
+    EXPECT_STREQ(copied<const char*>(row), option_rows[i].name);
+    EXPECT_EQ(copied<size_t>(row, 8), i * sizeof(int64_t)) << "in the order of the table";
+  }
+}
+
+TEST(Layout, HoldsEveryPieceOfMetadata) {
+  free_object(alloc(100));          // the first piece, with a thread cache
+  metadata_alloc(size_t{3} << 20);  // more than that piece has
+  size_t used = 0, pieces = 0;
+  bool held = false;
+  const auto in = [&](const char* piece, uint32_t offset) { return copied<size_t>(piece, offset); };
+  for (auto* piece = copied<const char*>(folio_layout.metadata_pieces); piece != nullptr;
+       piece = copied<const char*>(piece, folio_layout.metadata_piece_previous_offset)) {
+    const size_t bytes = in(piece, folio_layout.metadata_piece_bytes_offset);
+    EXPECT_LE(in(piece, folio_layout.metadata_piece_used_offset), bytes);
+    used += in(piece, folio_layout.metadata_piece_used_offset);
+    const auto* cache = copied<const char*>(folio_layout.thread_caches);
+    held = held || (cache >= piece && cache < piece + bytes);
+    ++pieces;
+  }
+  EXPECT_GE(pieces, 2u);
+  EXPECT_GE(used, metadata_bytes());
+  EXPECT_TRUE(held);
+}
+
+TEST(Layout, HoldsTheRegionInUse) {
+  void* const object = alloc(100);
+  EXPECT_EQ(copied<size_t>(folio_layout.region_reserved), region_bytes());
+  const auto cursor = copied<uint64_t>(folio_layout.region_cursor);
+  EXPECT_LE(cursor >> 32, cursor & 0xffffffffu);
+  free_object(object);
 }
 
 }  // namespace

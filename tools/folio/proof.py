@@ -11,7 +11,8 @@ import re
 import tempfile
 from pathlib import Path
 
-from measure import Allocator, BenchError, Run, launch, serves
+from folio.errors import FolioError
+from folio.launching import Allocator, Run, launch, serves
 
 BINDING = re.compile(r"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: normal symbol `malloc'")
 
@@ -43,14 +44,14 @@ def logged(scratch: str) -> set[str]:
 def prove_bound(
     launcher: Path, allocator: Allocator, command: list[str], environment: dict[str, str], timeout: float
 ) -> Run:
-    """One run that is not measured. Raises BenchError unless every malloc of its processes is the allocator's."""
+    """One run that is not measured. Raises FolioError unless every malloc of its processes is the allocator's."""
     with tempfile.TemporaryDirectory(prefix="folio-proof-") as scratch:
         logs = {**environment, **debug_environment(scratch)}
         run = launch(launcher, allocator, command, environment=logs, timeout=timeout)
         found = logged(scratch)
     if not found:
-        raise BenchError(f"{Path(command[0]).name}: the loader binds no malloc (statically linked or set-user-id?)")
+        raise FolioError(f"{Path(command[0]).name}: the loader binds no malloc (statically linked or set-user-id?)")
     foreign = [path for path in found if not serves(allocator, path)]
     if foreign:
-        raise BenchError(f"its malloc came from {', '.join(os.path.basename(path) for path in sorted(foreign))}")
+        raise FolioError(f"its malloc came from {', '.join(os.path.basename(path) for path in sorted(foreign))}")
     return run

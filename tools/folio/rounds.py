@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-from scipy.stats import bootstrap, gmean
+
+T = TypeVar("T")
 
 CONFIDENCE = 0.95
 RESAMPLES = 4999
@@ -33,21 +35,30 @@ class Interval:
         return self.rounds > 1
 
 
+def turn(items: Sequence[T], number: int) -> list[T]:
+    """The items in the order of a round: each begins with another one, as who runs later finds a warmer machine."""
+    first = number % len(items)
+    return [*items[first:], *items[:first]]
+
+
+def draws(rounds: int) -> np.ndarray:
+    """Which rounds make up each resample, as rows."""
+    return np.random.default_rng(SEED).integers(0, rounds, (RESAMPLES, rounds))
+
+
+def bounds(resampled: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
 def median_interval(values: Sequence[float]) -> Interval | None:
     if not values:
         return None
     middle = float(np.median(values))
     if len(values) == 1 or min(values) == max(values):
         return Interval(middle, middle, middle, len(values))
-    found = bootstrap(
-        (np.asarray(values),),
-        np.median,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return Interval(middle, float(found.low), float(found.high), len(values))
+    low, high = bounds(np.median(np.asarray(values, dtype=float)[draws(len(values))], axis=1))
+    return Interval(middle, low, high, len(values))
 
 
 def ratio_interval(above: dict[int, float], below: dict[int, float]) -> Interval | None:
@@ -62,17 +73,9 @@ def ratio_interval(above: dict[int, float], below: dict[int, float]) -> Interval
     ratio = float(np.median(a) / np.median(b))
     if len(common) == 1:
         return Interval(ratio, ratio, ratio, 1)
-    found = bootstrap(
-        (a, b),
-        lambda x, y, axis: np.median(x, axis=axis) / np.median(y, axis=axis),
-        paired=True,
-        vectorized=True,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return Interval(ratio, float(found.low), float(found.high), len(common))
+    drawn = draws(len(common))
+    low, high = bounds(np.median(a[drawn], axis=1) / np.median(b[drawn], axis=1))
+    return Interval(ratio, low, high, len(common))
 
 
 def verdict(advantage: Interval | None) -> str:
@@ -87,7 +90,7 @@ def verdict(advantage: Interval | None) -> str:
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
-    return float(gmean(values)) if len(values) else None
+    return float(np.exp(np.mean(np.log(values)))) if len(values) else None
 
 
 def mean_ratio_interval(pairs: Sequence[tuple[dict[int, float], dict[int, float]]]) -> Interval | None:
@@ -98,13 +101,12 @@ def mean_ratio_interval(pairs: Sequence[tuple[dict[int, float], dict[int, float]
     medians = [np.median(list(a.values())) / np.median(list(b.values())) for a, b in pairs]
     if not medians:
         return None
-    value = float(gmean(medians))
+    value = float(np.exp(np.mean(np.log(medians))))
     common = sorted(set.intersection(*(a.keys() & b.keys() for a, b in pairs)))
     if len(common) < 2:
         return Interval(value, value, value, len(common))
     above, below = (np.array([[pair[i][r] for r in common] for pair in pairs]) for i in (0, 1))
-    drawn = np.random.default_rng(SEED).integers(len(common), size=(RESAMPLES, len(common)))
+    drawn = draws(len(common))
     ratios = np.median(above[:, drawn], axis=2) / np.median(below[:, drawn], axis=2)
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(gmean(ratios, axis=0), [tail, 100 - tail])
-    return Interval(value, float(low), float(high), len(common))
+    low, high = bounds(np.exp(np.mean(np.log(ratios), axis=0)))
+    return Interval(value, low, high, len(common))

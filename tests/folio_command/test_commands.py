@@ -1,0 +1,311 @@
+"""Each command as a user calls it: what it prints, its exit status, its errors."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import HEAP, LIBRARY, environment, folio, folio_here, folio_json, heap, running
+from folio.errors import NotPermitted
+from folio.output import bar, one_line, share, size
+
+COMMANDS = ["run", "compare", "doctor", "bins", "where", "collect", "metrics", "check"]
+WIDTH = 80
+
+
+def wide_lines(text):
+    """Lines beyond 80 columns that could have been broken."""
+    return [line for line in text.splitlines() if len(line) > WIDTH and not re.search(r"/\S{30,}|^next:", line)]
+
+
+class TestOutput:
+    def test_sizes(self):
+        assert [size(n) for n in (0, 1023, 1536, 5 << 20, 3 << 30, -2048)] == [
+            *("0 B", "1023 B", "1.5 KiB", "5.0 MiB", "3.00 GiB", "-2.0 KiB")
+        ]
+
+    def test_shares(self):
+        assert (share(1, 3), share(0, 3), share(1, 1 << 20)) == ("33.3 %", "0.0 %", "< 0.1 %")
+
+    def test_bars_have_eighths(self):
+        assert (bar(1, 2, 4), bar(1, 16, 2), bar(0, 1, 4)) == ("██", "▏", "")
+
+    def test_long_commands(self):
+        assert one_line("a\nb   c") == "a b c"
+        assert len(one_line("x" * 300, 50)) == 50
+
+
+class TestAll:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_help_has_an_example(self, command):
+        done = folio_here(command, "--help")
+        assert done.returncode == 0
+        assert f"Example: folio {command}" in done.stdout
+        assert f"Usage: folio {command}" in done.stdout
+
+    @pytest.mark.parametrize("command", ["doctor", "bins", "collect", "metrics"])
+    def test_no_process(self, command):
+        done = folio_here(command, "999999999")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"folio {command}: there is no process 999999999; `pgrep -a NAME`")
+        assert len(done.stderr.splitlines()) == 1
+
+    def test_not_on_folio(self):
+        with running([str(HEAP), "known"], None) as process:
+            process.stdout.readline()
+            done = folio_here("doctor", str(process.pid))
+        assert done.returncode == 2
+        assert re.fullmatch(r"folio doctor: process \d+ \(\S+\) is not on Folio: start it by .*\n", done.stderr)
+
+    def test_not_permitted(self):
+        with running([str(HEAP), "known"]) as process:
+            process.stdout.readline()
+            text = str(NotPermitted(process.pid))
+            if os.geteuid() == 0:
+                code = f"import os, sys; os.setuid(65534); sys.argv = ['folio', 'doctor', '{process.pid}']"
+                code += "; from folio.cli import main; main()"
+                done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+                if "ModuleNotFoundError" in done.stderr or "Permission denied" in done.stderr:
+                    pytest.skip("nobody may not read this environment")
+                assert (done.returncode, done.stderr) == (2, f"folio doctor: {text}\n")
+        assert "sudo" in text
+        assert "\n" not in text
+
+    @pytest.mark.parametrize(
+        "words", [["doctor"], ["doctor", "x"], ["nosuch"], ["bins", "1", "--nosuch"], ["where", "1"]]
+    )
+    def test_usage_errors_are_one_line(self, words):
+        done = folio_here(*words)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert "--help" in done.stderr
+
+    def test_no_colours_in_a_pipe(self, python_process):
+        for words in (["doctor", python_process], ["bins", python_process], ["check"]):
+            assert "\x1b" not in folio(*map(str, words)).stdout
+
+    def test_closed_pipe(self, python_process):
+        command = f"{sys.executable} -m folio doctor {python_process} | head -1"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+        assert done.stderr == ""
+
+
+class TestDoctor:
+    def test_text(self, python_process):
+        done = folio("doctor", str(python_process))
+        assert done.returncode in (0, 1)
+        for part in ("live", "cached in threads", "fragmented", "metadata", "not Folio's", "unexplained"):
+            assert part in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("next: folio ")
+        assert wide_lines(done.stdout) == []
+
+    def test_json_sums_to_rss(self, python_process):
+        found = folio_json("doctor", str(python_process))
+        total = sum(part["bytes"] for part in found["parts"].values())
+        assert total + found["unexplained"] == found["rss"]
+        assert abs(found["unexplained"]) <= 0.01 * found["rss"]
+        assert all(part["cause"].endswith(".") and part["advice"].endswith(".") for part in found["parts"].values())
+        with open(f"/proc/{python_process}/statm") as statm:
+            assert found["rss"] == int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @pytest.mark.parametrize("allocator", ["pymalloc", "malloc"])
+    def test_pools_of_pythons_own_are_told(self, allocator):
+        command = ["env", f"PYTHONMALLOC={allocator}", "/usr/bin/python3", "-c", "print(flush=True); input()"]
+        with running(command) as process:
+            process.stdout.readline()
+            advice = folio_json("doctor", str(process.pid))["parts"]["not_folio"]["advice"]
+        assert ("PYTHONMALLOC=malloc puts them on Folio" in advice) == (allocator == "pymalloc")
+
+    def test_status_for_scripts(self):
+        with heap("quiet", "64", options="decay:3600000,housekeeper:off,dirty_floor:1000") as (pid, _):
+            assert folio_here("doctor", str(pid)).returncode == 1
+            assert folio_here("doctor", str(pid), "--limit", "100").returncode == 0
+
+
+class TestBins:
+    def test_table(self, python_process):
+        done = folio_here("bins", str(python_process), "--rows", "5")
+        lines = done.stdout.splitlines()
+        assert lines[0].split() == [*("bin", "object", "live", "cached", "resident", "fragmented", "dirty", "occupied")]
+        assert lines[6].lstrip().startswith("rest")
+        assert wide_lines(done.stdout) == []
+
+    def test_sorts(self, python_process):
+        rows = folio_json("bins", str(python_process), "--sort", "wasted")["samples"][0]["bins"]
+        wasted = [row["resident"] - row["live"] for row in rows]
+        assert wasted == sorted(wasted, reverse=True)
+        assert folio_here("bins", str(python_process), "--sort", "x").returncode == 2
+
+    def test_parts_of_a_bin_sum_to_what_is_resident(self, python_process):
+        for row in folio_json("bins", str(python_process))["samples"][0]["bins"]:
+            parts = row["live"] + sum(row["cached"].values()) + row["fragmented"] + row["dirty"] + row["padding"]
+            assert parts == row["resident"]
+
+    def test_heat_map(self, python_process):
+        done = folio_here("bins", str(python_process), "--every", "0.1", "--times", "4", "--rows", "3")
+        rows = [line for line in done.stdout.partition("occupancy over")[2].splitlines() if line.endswith("%")]
+        assert len(rows) == 3
+        assert all(len(re.search(r" B  (.*)  ", row)[1]) == 4 for row in rows)
+
+    def test_the_next_command_is_not_of_a_process_that_ended(self, monkeypatch):
+        with running([str(HEAP), "quiet", "1"]) as process:
+            process.stdout.readline()
+            monkeypatch.setattr(time, "sleep", lambda _: process.kill())  # between two looks
+            done = folio_here("bins", str(process.pid), "--every", "0.1")
+        assert done.returncode == 0
+        assert "ended while it was read" in done.stderr
+        assert str(process.pid) not in done.stdout.splitlines()[-1]
+
+
+class TestWhere:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def known(cls):
+        with heap("known", options="decay:3600000,housekeeper:off,dirty_floor:1000") as (pid, said):
+            yield str(pid), said
+
+    def ask(self, known, address):
+        return folio_json("where", known[0], hex(address))
+
+    @pytest.mark.parametrize("i", range(4))
+    def test_objects(self, known, i):
+        group = known[1]["groups"][i]
+        found = self.ask(known, group["first"] + 5)
+        kind = "large object" if group["size"] > 32832 else "object"
+        assert (found["kind"], found["state"]) == (kind, "taken by the program")
+        assert (found["base"], found["offset"]) == (group["first"], 5)
+        assert found["usable_bytes"] >= group["size"]
+        assert found["resident"]
+
+    def test_freed_objects(self, known):
+        for i in (1, 2, 3):
+            assert self.ask(known, known[1]["groups"][i]["a_freed"])["state"].startswith("free")
+
+    def test_huge_objects(self, known):
+        said = known[1]
+        found = self.ask(known, said["huge"] + 1234567)
+        assert (found["kind"], found["base"], found["offset"]) == ("huge object", said["huge"], 1234567)
+        assert found["usable_bytes"] == 9 << 20
+        assert not self.ask(known, said["half"] + 4096)["resident"]
+        assert self.ask(known, said["half"] + 1)["resident"]
+        assert self.ask(known, said["free_huge"])["state"] == "free, waits for reuse"
+
+    def test_what_is_not_an_object(self, known):
+        assert self.ask(known, known[1]["in_data"])["kind"] == "not Folio's"
+        assert self.ask(known, 0)["kind"] == "not mapped"
+        for word in ("zz", "-1", "0x1" + "0" * 16):
+            assert folio_here("where", known[0], "--", word).returncode == 2
+
+    def test_text(self, known):
+        done = folio_here("where", known[0], hex(known[1]["groups"][0]["first"]))
+        assert re.search(r"object of 64 usable bytes at 0x[0-9a-f]+: taken by the program", done.stdout)
+        assert re.search(r"object \d+ of folio \d+, of whose 64 \d+ are taken", done.stdout)
+
+
+class TestCollect:
+    def test_gives_back(self):
+        options = "collect_from_outside:on,decay:3600000,dirty_floor:1000"
+        with heap("quiet", "64", options=options) as (pid, known):
+            found = folio_json("collect", str(pid))
+            assert found["purged"] >= 0.9 * known["freed"]
+            assert found["rss_before"] - found["rss_after"] >= 0.9 * known["freed"]
+            assert folio_json("doctor", str(pid))["parts"]["dirty"]["bytes"] < 1 << 20
+            assert folio_json("collect", str(pid))["purged"] < 1 << 20  # a second wish is served too
+
+    def test_says_when_it_is_not_enabled(self):
+        with heap("quiet", "1") as (pid, _):
+            done = folio_here("collect", str(pid))
+        assert done.returncode == 2
+        assert "FOLIO_OPTIONS=collect_from_outside:on" in done.stderr
+        with heap("quiet", "1", options="collect_from_outside:on,housekeeper:off") as (pid, _):
+            assert "no housekeeper" in folio_here("collect", str(pid)).stderr
+
+    def test_says_when_there_is_no_answer(self):
+        with heap("quiet", "1", options="collect_from_outside:on") as (pid, _):
+            os.kill(pid, signal.SIGSTOP)
+            done = folio_here("collect", str(pid), "--timeout", "0.2")
+            os.kill(pid, signal.SIGCONT)
+        assert done.returncode == 2
+        assert "no answer" in done.stderr
+
+
+class TestCheck:
+    def test_here(self):
+        done = folio_here("check")
+        assert done.returncode == 0
+        for text in (str(LIBRARY), "decay:1000", "rseq", "huge pages", "PSI", "overcommit", "RLIMIT_AS"):
+            assert text in done.stdout
+        assert wide_lines(done.stdout) == []
+
+    def test_a_process_and_its_options(self):
+        with heap("quiet", "1", options="decay:123") as (pid, _):
+            found = folio_json("check", "--pid", str(pid))
+        assert found["folio"]["options"]["decay"] == "123 ms"
+        assert found["folio"]["library"] == str(LIBRARY)
+        assert all(feature["meaning"] for feature in found["features"])
+
+    def test_a_library_that_is_none(self, tmp_path):
+        no_library = tmp_path / "libfolio.so"
+        no_library.write_text("not a library")
+        done = folio_here("check", "--lib", no_library)
+        assert done.returncode == 2
+        assert "is not on Folio" in done.stderr
+        assert folio_here("check", "--lib", tmp_path / "none").returncode == 2
+
+
+class TestRun:
+    def test_status_and_output_are_the_programs(self):
+        done = folio("run", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+        assert (done.returncode, done.stdout) == (7, "out\n")
+        assert done.stderr.startswith("err\n")
+        assert "ended with status 7" in done.stderr
+
+    def test_it_is_on_folio_with_its_options(self):
+        done = folio("run", "--quiet", "--options", "stats:exit", "--", "/usr/bin/python3", "-c", "print(1)")
+        assert done.stdout == "1\n"
+        assert done.stderr.startswith("folio: statistics")
+
+    def test_death_by_a_signal_is_passed_on(self):
+        assert folio("run", "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
+        assert folio("run", "--quiet", "--", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
+
+    def test_signals_go_on_to_the_program(self):
+        code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(42)); print(flush=True); signal.pause()"
+        command = [sys.executable, "-m", "folio", "run", "--lib", LIBRARY, "--", "/usr/bin/python3", "-c", code]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None))
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 42
+
+    def test_summary(self, tmp_path):
+        code = "x = [bytearray(n % 3000) for n in range(60000)]; import time; time.sleep(1)"
+        summary = tmp_path / "s.json"
+        done = folio("run", "--json", summary, "--", "/usr/bin/python3", "-c", code)
+        found = json.loads(summary.read_text())
+        assert found["ended"] == "status 0"
+        assert found["peak_bytes"] > 80 << 20
+        look = found["largest_look"]
+        assert look["live"] > 80 << 20
+        assert abs(sum(look.values()) - 2 * look["rss"]) <= 0.01 * look["rss"]
+        assert "its memory when it was largest" in done.stderr
+        assert "PYTHONMALLOC" not in done.stderr
+        assert "next: folio compare" in done.stderr
+
+    def test_pools_of_pythons_own_are_told(self):
+        done = folio("run", "--", "/usr/bin/python3", "-c", "import time; time.sleep(2)", PYTHONMALLOC="pymalloc")
+        assert "PYTHONMALLOC=malloc puts them on Folio" in done.stderr
+
+    def test_errors(self):
+        done = folio("run", "--", "no-such-program")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert folio("run").returncode == 2
+
+    def test_a_program_that_ends_at_once(self):
+        begin = time.monotonic()
+        assert "could be looked at" in folio("run", "--", "true").stderr
+        assert time.monotonic() - begin < 10

@@ -1,0 +1,125 @@
+"""`folio compare`, and what it shares with the laboratory of bench/: rounds, launching."""
+
+import json
+import re
+
+import pytest
+from conftest import LIBRARY, folio
+from folio.compare import MEASURES, Comparison, differences, verdict
+from folio.errors import FolioError
+from folio.launching import LAUNCH_PY, Allocator, Run, find_launcher, launch
+
+from folio import rounds
+
+GLIBC = Allocator("glibc", None)
+WORK = ["/usr/bin/python3", "-c", "x = [bytes(n % 3000) for n in range(3000)]; print(len(x))"]
+
+
+def run_of(status=0, stdout=b"x", wall=1.0, peak=1024):
+    usage = {"wall": wall, "user": wall, "sys": 0.0, "max_rss_kib": peak, "minor_faults": 5, "major_faults": 0}
+    return Run({**usage, "status": status}, stdout, b"")
+
+
+class TestRounds:
+    def test_each_round_begins_with_another(self):
+        assert [rounds.turn("abc", n) for n in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
+
+    def test_verdicts(self):
+        lower, level = rounds.Interval(0.8, 0.7, 0.9, 5), rounds.Interval(1.02, 0.9, 1.1, 5)
+        assert verdict(lower) == "20 % less"
+        assert verdict(rounds.Interval(1.5, 1.2, 1.7, 5)) == "50 % more"
+        assert verdict(level) == "no difference seen"
+        assert verdict(rounds.Interval(2.0, 2.0, 2.0, 1)) == verdict(None) == ""
+
+
+class TestShowing:
+    def comparison(self, ours, theirs):
+        made = Comparison(["p"], {}, len(ours), [GLIBC, Allocator("Folio", LIBRARY)])
+        made.runs = {"glibc": [run_of(wall=w) for w in theirs], "Folio": [run_of(wall=w) for w in ours]}
+        return made
+
+    def test_ratios_of_medians(self):
+        made = self.comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
+        assert made.ratio("Folio", MEASURES[0]).value == pytest.approx(0.5)
+        assert MEASURES[0].show(made.median("glibc", MEASURES[0])) == "2.00 s (1.90–2.10)"
+        assert MEASURES[2].show(made.median("glibc", MEASURES[2])) == "1.0 MiB (1.0–1.0)"
+
+    def test_what_differs_is_said(self):
+        same = [run_of(), run_of()]
+        assert differences(same, same, "glibc", "Folio") == ([], [])
+        assert differences(same, [run_of(stdout=b"y")], "glibc", "Folio")[0] == [
+            "its output is not the same on glibc and Folio"
+        ]
+        assert differences(same, [run_of(status=139)], "glibc", "Folio")[0] == [
+            "its exit status is not the same on glibc and Folio: 0 on glibc, 139 on Folio"
+        ]
+
+    def test_what_varies_by_itself_is_not_compared(self):
+        warnings, notes = differences([run_of(stdout=b"x"), run_of(stdout=b"y")], [run_of()], "glibc", "Folio")
+        assert warnings == []
+        assert notes == ["its output differs from run to run on glibc alone; not compared"]
+
+
+class TestLauncher:
+    def test_without_a_compiler(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CC", raising=False)
+        assert find_launcher(tmp_path) == (LAUNCH_PY, False)
+
+    def test_in_python_it_reports_the_same(self):
+        run = launch(LAUNCH_PY, GLIBC, ["/bin/sh", "-c", "echo out; exit 7"])
+        assert (run.status, run.stdout) == (7, b"out\n")
+        assert 0 < run.usage["max_rss_kib"] < 20000
+        assert launch(LAUNCH_PY, GLIBC, ["/bin/sh", "-c", "kill -9 $$"]).status == 128 + 9
+        with pytest.raises(FolioError, match="cannot run no-such-program: No such file"):
+            launch(LAUNCH_PY, GLIBC, ["no-such-program"])
+
+
+class TestCommand:
+    def test_json_and_html(self, tmp_path):
+        page = tmp_path / "a.html"
+        done = folio("compare", "-n", "2", "--scratch", tmp_path, "--json", "--html", page, "--", *WORK)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert list(found["libraries"]) == ["glibc", "Folio"]
+        assert set(found["measures"]) == {"time", "cpu", "peak", "faults"}
+        assert len(found["measures"]["time"]["Folio"]["values"]) == 2
+        html = page.read_text()
+        assert "peak memory" in html
+        assert not re.search(r'(?:src|href)="?(?:https?:|//)', html)
+        assert "prefers-color-scheme: dark" in html
+
+    def test_text(self, tmp_path):
+        done = folio("compare", "-n", "2", "--scratch", tmp_path, "--command", "/usr/bin/python3 -c 'print(1)'")
+        assert done.returncode == 0, done.stderr
+        for text in ("time", "CPU time", "peak memory", "page faults", "glibc", "Folio", "95 % intervals"):
+            assert text in done.stdout
+        assert "fewer than 6 runs: these are about their ranges; -n 10 says more" in done.stdout
+        assert "PYTHONMALLOC" not in done.stdout
+        assert all(len(line) <= 80 for line in done.stdout.splitlines() if not line.startswith("next"))
+
+    def test_pools_of_pythons_own_are_told(self, tmp_path):
+        command = ["compare", "-n", "1", "--scratch", tmp_path, "--json", "--", "python3", "-c", "print(1)"]
+        notes = json.loads(folio(*command, PATH="/usr/bin:/bin", PYTHONMALLOC="pymalloc").stdout)["notes"]
+        assert any("PYTHONMALLOC=malloc puts them on Folio" in note for note in notes)
+
+    def test_another_library(self, tmp_path):
+        other = tmp_path / "libother.so.1"
+        other.write_bytes(LIBRARY.read_bytes())
+        done = folio("compare", "-n", "1", "--scratch", tmp_path, "--with", f"twin={other}", "--json", "--", *WORK)
+        assert list(json.loads(done.stdout)["libraries"]) == ["glibc", "Folio", "twin"]
+        assert "no file" in folio("compare", "--with", "/nosuch", "--", "true").stderr
+
+    def test_a_static_program_is_refused(self, tmp_path):
+        launcher, small = find_launcher(tmp_path)
+        if not small:
+            pytest.skip("no C compiler: no static program")
+        done = folio("compare", "--scratch", tmp_path, "--", launcher, tmp_path / "r", "-", "true")
+        assert done.returncode == 2
+        assert "link the program with libfolio.o" in done.stderr
+
+    def test_output_that_differs_is_status_1(self, tmp_path):
+        command = "import os; print('libfolio' in os.environ.get('LD_PRELOAD', ''))"
+        done = folio("compare", "-n", "1", "--scratch", tmp_path, "--", "/usr/bin/python3", "-c", command)
+        assert done.returncode == 1
+        assert "warning: its output is not the same on glibc and Folio" in done.stdout

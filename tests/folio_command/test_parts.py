@@ -1,0 +1,143 @@
+"""Resident memory as parts: exact on a heap that is known to the byte, and summing to RSS on real programs."""
+
+import shutil
+import subprocess
+import time
+
+import pytest
+from conftest import HEAP, LIBRARY, STATIC, heap, running
+from folio.parts import explain
+from folio.process import PAGE
+from folio.reader import Reader
+from folio.where import locate
+
+STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"  # nothing is purged while it is looked at
+
+
+def sums(parts):
+    assert abs(parts.unexplained) <= 0.01 * parts.rss
+    assert all(value >= 0 for value in parts.values().values())
+    return parts
+
+
+@pytest.fixture(scope="module", params=["preloaded", "static"])
+def seen(request):
+    with heap("known", options=STILL, program=HEAP if request.param == "preloaded" else STATIC) as (pid, known):
+        reader = Reader(pid)
+        yield reader, known, explain(reader)
+
+
+class TestKnownHeap:
+    def group(self, seen, i):
+        reader, known, parts = seen
+        group = known["groups"][i]
+        found = locate(reader, reader.view(), group["first"])
+        return group, next(b for b in parts.bins if b.number == found["bin"])
+
+    def test_the_sum_is_exact(self, seen):
+        assert sums(seen[2]).unexplained == 0
+
+    @pytest.mark.parametrize("i", range(3))
+    def test_live_objects_are_those_held(self, seen, i):
+        group, bin_ = self.group(seen, i)
+        assert bin_.live_objects == group["held"]
+
+    def test_small_objects_are_live_to_the_byte(self, seen):
+        for i in (0, 1):
+            group, bin_ = self.group(seen, i)
+            assert bin_.live == group["held"] * bin_.size
+
+    def test_what_is_freed_among_others_is_fragmented(self, seen):
+        group, bin_ = self.group(seen, 1)
+        cached = sum(bin_.cached.values())
+        assert bin_.dirty == bin_.padding == 0
+        # Every second one is held, so every page is; the last one may reach beyond the last object.
+        free = group["freed"] * bin_.size - cached
+        assert free <= bin_.fragmented <= free + PAGE + 64 * bin_.size
+
+    def test_large_objects_count_where_touched(self, seen):
+        _, known, parts = seen
+        group = known["groups"][3]
+        # The C++ library has one of its own, for exceptions that find no memory, and touches its beginning.
+        assert 0 <= parts.large.objects - group["held"] <= 1
+        assert 0 <= parts.large.live - group["held_pages"] * PAGE <= 2 * PAGE
+        assert parts.large.dirty == group["freed_pages"] * PAGE
+
+    def test_huge_objects_count_where_touched(self, seen):
+        huge = seen[2].huge
+        assert huge.objects == 2
+        assert huge.live == (9 << 20) + 8 * PAGE
+        assert huge.dirty == 10 << 20
+        assert huge.padding == 0
+
+
+class TestRealPrograms:
+    def test_python(self, python_process):
+        parts = sums(explain(Reader(python_process)))
+        values = parts.values()
+        assert values["live"] > 4 << 20
+        assert values["fragmented"] > 0
+        assert 100 << 10 < values["metadata"] < 4 << 20
+        assert any("libc.so" in name for name in parts.foreign)
+
+    def test_redis_under_load(self, tmp_path):
+        if not shutil.which("redis-server") or not shutil.which("redis-benchmark"):
+            pytest.skip("no redis-server: apt-get install redis-server")
+        arguments = ["--port", "0", "--unixsocket", "s", "--save", "", "--dir", "."]
+        with running(["env", "-C", str(tmp_path), "redis-server", *arguments]) as server:
+            end = time.monotonic() + 10
+            while not (tmp_path / "s").exists() and time.monotonic() < end:
+                time.sleep(0.05)
+            if "redis-server" not in Reader(server.pid).process.command():
+                pytest.fail("not the server")
+            load = subprocess.Popen(
+                [
+                    "redis-benchmark",
+                    "-s",
+                    "s",
+                    "-q",
+                    "-n",
+                    "1000000",
+                    "-c",
+                    "20",
+                    "-r",
+                    "20000",
+                    "-d",
+                    "300",
+                    "-t",
+                    "set",
+                ],
+                cwd=tmp_path,
+                stdout=subprocess.DEVNULL,
+            )
+            try:
+                reader = Reader(server.pid)
+                for _ in range(8):
+                    time.sleep(0.15)
+                    parts = sums(explain(reader))
+                assert load.poll() is None
+            finally:
+                load.kill()
+                load.wait()
+            assert parts.values()["live"] > 0
+
+    def test_the_library_itself_is_told_apart(self, python_process):
+        parts = explain(Reader(python_process))
+        assert 64 << 10 <= parts.own <= 1 << 20
+        assert str(LIBRARY) not in parts.foreign
+
+    def test_many_threads(self):
+        with heap("load", "16") as (pid, _):
+            parts = sums(explain(Reader(pid)))
+            assert parts.threads == 17
+            assert parts.cached("thread") > 0
+
+    def test_what_was_freed_is_dirty_until_it_is_purged(self):
+        with heap("quiet", "8", options=STILL) as (pid, known):
+            parts = sums(explain(Reader(pid)))
+            assert parts.values()["dirty"] >= 0.9 * known["freed"]
+        with heap("quiet", "8", options="decay:50,housekeeper:on") as (pid, known):
+            end = time.monotonic() + 10
+            while explain(Reader(pid)).values()["dirty"] > 0.1 * known["freed"] and time.monotonic() < end:
+                time.sleep(0.1)
+            assert sums(explain(Reader(pid))).values()["dirty"] <= 0.1 * known["freed"]

@@ -1,0 +1,245 @@
+"""The reader: finding the layout, versions, reading in bulk, torn views."""
+
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import HEAP, LIBRARY, ROOT, STATIC, heap, running
+from folio.errors import FolioError, NotPermitted, ProcessGone
+from folio.parts import explain
+from folio.process import PAGE, Process
+from folio.reader import Reader
+
+from folio import layout, pages
+
+
+def live_objects(view):
+    return sum(bin_.count(bin_.live) for bin_ in view.bins.values())
+
+
+class TestFinding:
+    def test_by_symbol(self, python_process):
+        reader = Reader(python_process)
+        assert reader.layout.library.path == str(LIBRARY)
+        assert not reader.layout.library.linked_in
+        assert reader.layout.chunk_bytes == 2 << 20
+
+    def test_statically_linked(self):
+        with heap("known", program=STATIC) as (pid, _):
+            assert Reader(pid).layout.library.linked_in
+
+    def test_stripped_static_by_magic(self, tmp_path):
+        program = tmp_path / "stripped"
+        subprocess.run(["strip", "-o", program, STATIC], check=True)
+        with running([str(program), "known"], None) as process:
+            process.stdout.readline()
+            assert live_objects(Reader(process.pid).view()) > 10000
+
+    def test_deleted_library(self, tmp_path):
+        """An update replaced the file: the process still has the old one."""
+        library = tmp_path / "libfolio.so.0"
+        shutil.copy(LIBRARY, library)
+        with running([str(HEAP), "known"], library) as process:
+            process.stdout.readline()
+            library.unlink()
+            assert live_objects(Reader(process.pid).view()) > 10000
+
+    def test_musl(self, tmp_path):
+        if shutil.which("musl-gcc") is None or not (ROOT / "build-musl/libfolio.o").exists():
+            pytest.skip("no libfolio.o for musl: make musl")
+        source, program = tmp_path / "a.c", tmp_path / "a"
+        source.write_text(
+            "#include <stdlib.h>\n#include <stdio.h>\nint main(void) {"
+            "for (int i = 0; i < 5000; ++i) if (!malloc(64)) return 1;"
+            'puts("{}"); fflush(stdout); return getchar() == 0; }'
+        )
+        command = ["musl-gcc", "-fno-builtin", "-static", source, ROOT / "build-musl/libfolio.o", "-o", program]
+        subprocess.run(command, check=True)
+        with running([str(program)], None) as process:
+            process.stdout.readline()
+            reader = Reader(process.pid)
+            assert live_objects(reader.view()) >= 5000
+            assert abs(explain(reader).unexplained) <= 0.01 * reader.process.rss()
+
+    def test_another_version_is_one_line(self, tmp_path):
+        with pytest.raises(FolioError, match=r"layout version 3, this tool reads version 2: use the `folio` command"):
+            self.read_patched(tmp_path, 8, 3)
+
+    def test_an_older_descriptor_is_one_line(self, tmp_path):
+        with pytest.raises(FolioError, match="older than this tool"):
+            self.read_patched(tmp_path, 12, 252)
+
+    def read_patched(self, tmp_path, offset, value):
+        data = bytearray(LIBRARY.read_bytes())
+        at = data.find(layout.MAGIC + struct.pack("<I", layout.VERSION))
+        struct.pack_into("<I", data, at + offset, value)
+        library = tmp_path / "libfolio.so.0"
+        library.write_bytes(data)
+        with running([str(HEAP), "known"], library) as process:
+            process.stdout.readline()
+            Reader(process.pid)
+
+    def test_not_on_folio(self):
+        with running([str(HEAP), "known"], None) as process:
+            process.stdout.readline()
+            with pytest.raises(FolioError, match="is not on Folio: start it by `folio run"):
+                Reader(process.pid)
+
+    def test_no_process(self):
+        with pytest.raises(ProcessGone, match="there is no process 999999999"):
+            Reader(999999999)
+
+    def test_not_permitted(self):
+        with pytest.raises((NotPermitted, FolioError)):
+            Reader(1)
+
+    def test_ended_while_it_was_read(self):
+        with running([str(HEAP), "known"]) as process:
+            process.stdout.readline()
+            reader = Reader(process.pid)
+            process.kill()
+            time.sleep(0.2)  # now it waits to be reaped: it has no memory any more
+            with pytest.raises(ProcessGone, match="ended while it was read"):
+                explain(reader)
+
+
+class TestTheReaderOfTheDocuments:
+    def test_counts_the_same(self, tmp_path):
+        program = tmp_path / "reader.py"
+        program.write_text(re.search(r"```python\n(.*?)```", (ROOT / "docs/layout.md").read_text(), re.DOTALL)[1])
+        with heap("known", options="decay:3600000,housekeeper:off") as (pid, _):
+            command = [sys.executable, program, str(pid)]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            view = Reader(pid).view()
+        for bin_ in view.bins.values():
+            taken = bin_.count(bin_.taken)
+            if taken:
+                assert re.search(rf"bin +{bin_.info.number}: +{taken} objects of {bin_.info.size} bytes", said)
+        assert f"huge: {int(view.huge.usable[view.huge.live].sum())} bytes live" in said
+
+
+class TestDepot:
+    def test_of_all_shards(self):
+        with heap("load", "4", options="cpu_cache:0,decay:3600000") as (pid, _):
+            time.sleep(0.5)
+            os.kill(pid, signal.SIGSTOP)
+            reader = Reader(pid)
+            layout, process = reader.layout, reader.process
+
+            def waiting():
+                view = reader.view()
+                return {number: bin_.count(bin_.cached["depot"]) for number, bin_ in view.bins.items()}
+
+            before = waiting()
+            shard = layout.bins * layout.depot_bin_bytes
+            first = process.read(layout.depot, shard)
+            process.write(layout.depot + (layout.depot_shards - 1) * shard, first)
+            process.write(layout.depot, bytes(shard))
+            assert sum(before.values()) > 100
+            assert waiting() == before
+
+
+class TestReading:
+    def test_gone_pages_read_as_zero(self, python_process):
+        process = Process(python_process)
+        mapping = next(m for m in process.mappings() if m.name.startswith("[stack"))
+        data = process.read_ranges([(mapping.end - 16, 16), (16, PAGE), (mapping.end - 8, 8)])
+        assert len(data) == 16 + PAGE + 8
+        assert not data[16 : 16 + PAGE].any()
+        assert bytes(data[-8:]) == bytes(data[8:16])
+
+    def test_many_ranges_in_order(self, python_process):
+        process = Process(python_process)
+        start = Reader(python_process).layout.address
+        whole = process.read(start, 240)
+        assert process.read_ranges([(start + i % 240, 1) for i in range(5000)]).tobytes() == (whole * 21)[:5000]
+
+    @pytest.mark.parametrize("regions", [7, pages.REGIONS])
+    def test_the_older_way_tells_the_same_pages(self, regions, monkeypatch):
+        """Also where there are more ranges than one call, or a buffer of the kernel's, has room for."""
+        monkeypatch.setattr(pages, "REGIONS", regions)
+        with heap("scattered", "2000") as (pid, _):
+            process = Process(pid)
+            mappings = process.mappings()
+            new = pages.PageScanner(process).scan_all(mappings)
+            old = pages.PageScanner(process, old=True).scan_all(mappings)
+            assert new.resident().tolist() == old.resident().tolist()
+            assert len(new.start) > 2000
+            assert explain(Reader(pid)).unexplained == 0
+
+    def test_ten_gigabytes_of_untouched_objects(self):
+        with heap("wide", "10") as (pid, known):
+            reader = Reader(pid)
+            times = []
+            for _ in range(3):
+                begin = time.monotonic()
+                view = reader.view()
+                times.append(time.monotonic() - begin)
+            bin_ = max(view.bins.values(), key=lambda b: len(b.chunks))
+            live = bin_.count(bin_.live)
+            print(f"\n10 GiB: metadata of {len(view.snapshot.metadata.bytes) >> 20} MiB read in {min(times):.3f} s")
+            assert bin_.info.size == known["size"]
+            assert known["count"] <= live <= known["count"] + 62
+            assert len(bin_.chunks) * reader.layout.chunk_bytes >= 10 << 30
+            assert min(times) < 1
+            before = reader.process.rss()
+            explain(reader)
+            assert reader.process.rss() - before < 1 << 20  # reading touches nothing for the process
+
+    def test_options_have_names_and_units(self, python_process):
+        options = {option.name: option.shown for option in Reader(python_process).options()}
+        assert options["decay"] == "1000 ms"
+        assert options["collect_from_outside"] == "off"
+
+
+class TestTornViews:
+    """Under full load: as many objects are always live, give or take one a thread."""
+
+    THREADS = 4
+
+    def operations(self, process, address):
+        return int.from_bytes(process.read(address, 8), "little")
+
+    def test_totals_stay_within_the_stated_error(self):
+        with heap("load", str(self.THREADS)) as (pid, known):
+            reader = Reader(pid)
+            # In flight: a thread in a slow call holds at most a magazine of up to 62 objects, of 3392 bytes at most.
+            in_flight = self.THREADS * 62 * 3392
+            startup = 160 << 10  # what the C++ library and threads have beside it
+            worst = moved = 0
+            for _ in range(25):
+                reading = reader.reading()
+                live = sum(b.count(b.live) * b.info.size for b in reading.heap.bins.values())
+                worst = max(worst, abs(live - known["bytes"]))
+                moved = max(moved, reading.moved_bytes)
+                assert known["bytes"] - reading.moved_bytes - in_flight <= live
+                assert live <= known["bytes"] + reading.moved_bytes + in_flight + startup
+                parts = explain(reader, reading)
+                assert abs(parts.unexplained) <= 0.01 * parts.rss
+            print(f"\nlive {known['bytes']:,} bytes: at worst {worst:,} off; stated bound up to {moved:,}")
+
+    def test_what_reading_costs_the_process(self):
+        """A figure to report; machines under test are too noisy for a limit."""
+        with heap("load", "1") as (pid, known):
+            reader = Reader(pid)
+            rates = {"alone": [], "read": []}
+            for _ in range(5):
+                for name, rates_of in rates.items():
+                    begin, before = time.monotonic(), self.operations(reader.process, known["operations_at"])
+                    while time.monotonic() < begin + 0.3:
+                        if name == "read":
+                            explain(reader)
+                            time.sleep(0.1)
+                        else:
+                            time.sleep(0.01)
+                    done = self.operations(reader.process, known["operations_at"]) - before
+                    rates_of.append(done / (time.monotonic() - begin))
+            alone, read = (sorted(each)[2] for each in rates.values())
+            print(f"\n{alone / 1e6:.1f} million operations a second alone, {read / 1e6:.1f} read 10 times a second")
+            assert read > 0

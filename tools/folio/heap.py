@@ -1,0 +1,294 @@
+"""What a snapshot says, as arrays: bins and their chunks, occupancy words, which objects wait in which cache, fields of
+large objects, huge blocks. Nothing here touches the process.
+
+A snapshot of a running process is torn: an object may be seen in two places, or in a magazine although its occupancy
+bit says free. Here the occupancy word has the last word: a cached object counts if its bit says taken, and once, in
+the order thread, CPU, depot. What does not fit is counted in `torn`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from folio.snapshot import Snapshot
+
+FOLIO_OBJECTS = 64
+PLACES = ("thread", "cpu", "depot")
+HUGE_FREE, HUGE_LIVE = 0, 1
+WALK_MOST = 1 << 20  # magazines in one stack
+FIELDS_MOST = 1 << 21
+
+
+@dataclass(frozen=True)
+class BinInfo:
+    number: int
+    size: int
+    objects: int
+    folios: int
+    tracks_objects: bool
+
+    @property
+    def hint_words(self) -> int:
+        return (self.folios + 63) // 64
+
+    @property
+    def residency_words(self) -> int:
+        return self.folios if self.tracks_objects else self.hint_words
+
+    @property
+    def descriptor_words(self) -> int:
+        return 3 * self.hint_words + 2 * self.residency_words + self.folios
+
+
+@dataclass
+class Bin:
+    """One bin: a row for each chunk, ascending by address."""
+
+    info: BinInfo
+    chunks: np.ndarray  # addresses
+    descriptors: np.ndarray  # addresses
+    taken: np.ndarray  # occupancy words: (chunks, folios)
+    resident: np.ndarray  # resident words: (chunks, residency_words)
+    cached: dict[str, np.ndarray] = field(default_factory=dict)  # by place: words like `taken`, disjoint, part of it
+
+    @cached_property
+    def live(self) -> np.ndarray:
+        words = self.taken
+        for place in self.cached.values():
+            words = words & ~place
+        return words
+
+    def count(self, words: np.ndarray) -> int:
+        return int(np.bitwise_count(words).sum())
+
+
+@dataclass(frozen=True)
+class Magazines:
+    """Magazines of a place, one a row."""
+
+    place: str
+    bins: np.ndarray
+    addresses: np.ndarray
+    tops: np.ndarray  # index of the top slot
+    owners: np.ndarray  # which thread cache (its place in Snapshot.thread_caches) or CPU; 0 in the depot
+
+
+@dataclass(frozen=True)
+class Huge:
+    base: np.ndarray
+    reserved: np.ndarray
+    usable: np.ndarray
+    touched: np.ndarray
+    live: np.ndarray  # True or False
+    descriptors: np.ndarray
+
+
+@dataclass
+class Field:
+    """64 MiB of address space for large objects, in granules (src/space/large.h)."""
+
+    base: int
+    descriptor: int
+    granules: int
+    taken: np.ndarray  # words, a bit for each granule
+    resident: np.ndarray  # the same
+    first: np.ndarray  # granules in which a live object starts
+    length: np.ndarray  # its granules
+    offset: np.ndarray  # where in its first granule it starts, in bytes
+
+
+class Heap:
+    def __init__(self, snapshot: Snapshot, infos: list[BinInfo]) -> None:
+        self.snapshot = snapshot
+        self.layout = snapshot.layout
+        self.infos = infos
+        self.torn = 0
+        self._index()
+        self.bins = {info.number: self._read_bin(info) for info in infos if info.size}
+        self.bins = {number: each for number, each in self.bins.items() if each is not None}
+        self.fields = self._read_fields()
+        self.huge = self._read_huge()
+        self.magazines = [self._thread_magazines(), self._cpu_magazines(), self._depot_magazines()]
+        self.cached_by_owner: dict[str, dict[int, int]] = {}  # bytes, by place and owner
+        for bin_ in self.bins.values():
+            bin_.cached = {place: np.zeros_like(bin_.taken) for place in PLACES}
+        for magazines in self.magazines:
+            self._mark(magazines)
+
+    # ---- Chunks ----
+
+    def _index(self) -> None:
+        """Chunk number, code and descriptor of every entry that is not empty, ascending."""
+        layout, snapshot = self.layout, self.snapshot
+        numbers, codes, descriptors = [], [], []
+        for (window, address), row in zip(snapshot.windows, snapshot.codes, strict=True):
+            pointers = snapshot.metadata.gather(
+                np.array([address + layout.window_descriptors_offset]), layout.window_chunks
+            )[0]
+            used = np.flatnonzero((row != 0) & (pointers != 0))
+            numbers.append((window << layout.window_shift) + used)
+            codes.append(row[used])
+            descriptors.append(pointers[used].astype(np.int64))
+        empty = np.zeros(0, dtype=np.int64)
+        self.numbers = np.concatenate(numbers) if numbers else empty
+        self.codes = np.concatenate(codes) if codes else empty.astype(np.uint8)
+        self.descriptors = np.concatenate(descriptors) if descriptors else empty
+        order = np.argsort(self.numbers)
+        self.numbers, self.codes, self.descriptors = self.numbers[order], self.codes[order], self.descriptors[order]
+
+    def entry(self, address: int) -> int:
+        """The place in numbers, codes and descriptors of an address's chunk; -1 if it is not Folio's."""
+        number = address >> self.layout.chunk_shift
+        at = int(np.searchsorted(self.numbers, number))
+        return at if at < len(self.numbers) and self.numbers[at] == number else -1
+
+    def _read_bin(self, info: BinInfo) -> Bin | None:
+        mine = self.codes == info.number
+        if not mine.any():
+            return None
+        layout, metadata = self.layout, self.snapshot.metadata
+        descriptors = self.descriptors[mine]
+        at = descriptors + layout.descriptor_bytes
+        hints, residency = info.hint_words, info.residency_words
+        taken = metadata.gather(at + 8 * (3 * hints + 2 * residency), info.folios)
+        resident = metadata.gather(at + 8 * 3 * hints, residency)
+        return Bin(info, self.numbers[mine] << layout.chunk_shift, descriptors, taken, resident)
+
+    def _read_fields(self) -> list[Field]:
+        layout, metadata = self.layout, self.snapshot.metadata
+        found: list[Field] = []
+        at = self.snapshot.fixed.word(layout.fields)
+        while at and len(found) < FIELDS_MOST:
+            header = metadata.word(at + layout.field_granules_offset // 8 * 8)
+            granules = header >> (layout.field_granules_offset % 8 * 8) & 0xFFFFFFFF
+            words = granules // 64
+            body = metadata.gather(np.array([at + layout.field_bytes]), 3 * words + granules // 2)[0]
+            entries = body[3 * words :].view(np.uint32)
+            first = np.flatnonzero(entries)
+            length, offset = entries[first] & 0xFFFF, (entries[first] >> 16 & 63) * 64
+            base = metadata.word(at + layout.field_base_offset)
+            taken, resident = body[:words], body[words : 2 * words]
+            found.append(Field(base, at, granules, taken, resident, first, length.astype(int), offset.astype(int)))
+            at = metadata.word(at + layout.field_next_offset)
+        return found
+
+    def _read_huge(self) -> Huge:
+        layout, metadata = self.layout, self.snapshot.metadata
+        start = self.codes == layout.code_huge_start
+        descriptors = self.descriptors[start]
+
+        def words(offset: int) -> np.ndarray:
+            return metadata.gather(descriptors + offset, 1)[:, 0].astype(np.int64)
+
+        state = words(layout.huge_state_offset // 8 * 8) >> (layout.huge_state_offset % 8 * 8) & 0xFFFFFFFF
+        return Huge(
+            words(layout.huge_base_offset),
+            words(layout.huge_reserved_offset),
+            words(layout.huge_usable_offset),
+            words(layout.huge_touched_offset),
+            state == HUGE_LIVE,
+            descriptors,
+        )
+
+    # ---- Magazines ----
+
+    def _thread_magazines(self) -> Magazines:
+        tops = self.snapshot.tops
+        if len(tops) == 0:
+            return self._magazines("thread", [])
+        closed = tops[:, :1]
+        owner, bin_number = np.nonzero((tops != closed) & (tops != 0))
+        found = tops[owner, bin_number].astype(np.int64)
+        size = self.layout.magazine_bytes
+        keep = (bin_number > 0) & (bin_number < self.layout.bins)
+        found, owner, bin_number = found[keep], owner[keep], bin_number[keep]
+        return Magazines("thread", bin_number, found // size * size, found % size // 8, owner)
+
+    def _magazines(self, place: str, rows: list[tuple[int, int, int, int]]) -> Magazines:
+        """Rows: bin, address, top, owner."""
+        array = np.array(rows, dtype=np.int64).reshape(len(rows), 4)
+        return Magazines(place, array[:, 0], array[:, 1], array[:, 2], array[:, 3])
+
+    def _header(self, magazine: int) -> int:
+        return self.snapshot.metadata.word(magazine + self.layout.magazine_header_offset)
+
+    def _chain(self, first: int, seen: set[int]) -> list[tuple[int, int]]:
+        """(address, top) of a magazine and those that follow it."""
+        size = self.layout.magazine_bytes
+        found, at = [], first
+        while at and at % size == 0 and at not in seen and len(found) < WALK_MOST:
+            seen.add(at)
+            header = self._header(at)
+            found.append((at, header % size))
+            at = header & ((1 << 48) - 1) & ~(size - 1)
+        return found
+
+    def _cpu_magazines(self) -> Magazines:
+        layout, snapshot = self.layout, self.snapshot
+        rows, seen = [], set[int]()
+        caches = snapshot.fixed.gather(np.array([layout.cpu_caches]), layout.cpu_cache_count)[0]
+        for cpu in np.flatnonzero(caches):
+            lists = int(caches[cpu]) + layout.cpu_cache_lists_offset
+            for number in range(1, layout.bins):
+                first = snapshot.metadata.word(lists + number * layout.cpu_list_bytes)
+                rows += [(number, at, top, int(cpu)) for at, top in self._chain(first, seen)]
+        return self._magazines("cpu", rows)
+
+    def _depot_magazines(self) -> Magazines:
+        layout, snapshot = self.layout, self.snapshot
+        rows, seen = [], set[int]()
+        shift = layout.magazine_bytes.bit_length() - 1
+        shards = range(layout.depot_shards)
+        for shard, number, stack in product(shards, range(1, layout.bins), range(2)):
+            entry = layout.depot + (shard * layout.bins + number) * layout.depot_bin_bytes
+            bundle = snapshot.fixed.word(entry + 8 * stack) >> layout.stack_tag_bits << shift
+            while bundle and bundle not in seen and len(rows) < WALK_MOST:
+                rows += [(number, at, top, 0) for at, top in self._chain(bundle, seen)]
+                bundle = snapshot.metadata.word(bundle + layout.magazine_link_offset)
+        return self._magazines("depot", rows)
+
+    def objects_in(self, magazines: Magazines) -> tuple[np.ndarray, np.ndarray]:
+        """Addresses of the objects that wait, and the row of the magazine of each."""
+        slots = self.layout.magazine_bytes // 8
+        rows = self.snapshot.metadata.gather(magazines.addresses, slots)
+        bottom = (rows[:, self.layout.magazine_header_offset // 8] >> np.uint64(48) & np.uint64(0xFF)).astype(np.int64)
+        column = np.arange(slots)
+        chosen = (column >= magazines.tops[:, None]) & (column < np.minimum(bottom, slots - 2)[:, None])
+        row, _ = np.nonzero(chosen)
+        return rows[chosen].astype(np.int64), row
+
+    def _mark(self, magazines: Magazines) -> None:
+        objects, row = self.objects_in(magazines)
+        numbers = magazines.bins[row]
+        by_owner: dict[int, int] = {}
+        for number in np.unique(numbers):
+            bin_ = self.bins.get(int(number))
+            if bin_ is None:
+                self.torn += int((numbers == number).sum())
+                continue
+            chosen = numbers == number
+            self._mark_bin(bin_, magazines, objects[chosen], row[chosen], by_owner)
+        self.cached_by_owner[magazines.place] = by_owner
+
+    def _mark_bin(
+        self, bin_: Bin, magazines: Magazines, objects: np.ndarray, row: np.ndarray, by_owner: dict[int, int]
+    ) -> None:
+        info, shift = bin_.info, self.layout.chunk_shift
+        chunk = np.clip(np.searchsorted(bin_.chunks, objects, side="right") - 1, 0, None)
+        number = (objects - bin_.chunks[chunk]) // info.size
+        good = (objects >> shift << shift == bin_.chunks[chunk]) & (number < info.objects)
+        folio, bit = number // FOLIO_OBJECTS, (number % FOLIO_OBJECTS).astype(np.uint64)
+        chunk, folio, bit, owner = (each[good] for each in (chunk, folio, bit, magazines.owners[row]))
+        free_to_mark = bin_.taken.copy()
+        for other in bin_.cached.values():
+            free_to_mark &= ~other
+        marked = free_to_mark[chunk, folio] >> bit & np.uint64(1) == 1
+        self.torn += len(objects) - int(marked.sum())
+        chunk, folio, bit, owner = (each[marked] for each in (chunk, folio, bit, owner))
+        np.bitwise_or.at(bin_.cached[magazines.place], (chunk, folio), np.uint64(1) << bit)
+        for each, count in zip(*np.unique(owner, return_counts=True), strict=True):
+            by_owner[int(each)] = by_owner.get(int(each), 0) + int(count) * info.size

@@ -1,0 +1,162 @@
+"""The layout descriptor of a process: where it is, what it says (docs/layout.md). The version is checked here."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from folio.errors import FolioError
+from folio.process import Mapping, Process
+
+MAGIC = b"FolioLay"
+VERSION = 2
+HEAD = struct.Struct("<8sII")
+TABLE_OFFSET = 48  # of the first pointer, in all versions so far
+LISTED = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
+chunk_table* windows* bin_info* bin_array* page_counts* thread_caches* cpu_caches* depot* options*
+window_bytes window_descriptors_offset descriptor_bytes descriptor_block_offset descriptor_bin_offset
+descriptor_seal_offset huge_bytes huge_base_offset huge_reserved_offset huge_usable_offset
+huge_touched_offset huge_state_offset magazine_bytes magazine_header_offset thread_cache_bytes
+thread_cache_next_offset thread_cache_tops_offset cpu_cache_count cpu_cache_lists_offset cpu_list_bytes
+cpu_list_objects_offset depot_bin_bytes bin_info_size_offset bin_info_objects_offset bin_info_folios_offset
+bin_info_tracks_objects_offset magazine_link_offset stack_tag_bits resident_offset dirty_offset
+purged_offset purge_calls_offset code_large granule_shift fields* chunk_entry_bytes chunk_entry_step
+field_bytes field_base_offset field_next_offset field_granules_offset metadata_pieces* region_cursor*
+region_reserved* option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset
+metadata_piece_previous_offset option_count option_row_bytes collect_wanted_offset collect_done_offset
+hint_block_bytes cpu_cache_bytes depot_shards"""
+FIELDS = LISTED.split()
+FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
+NAMES = [name.rstrip("*") for name in FIELDS]
+
+HOW_TO_RUN = "start it by `folio run -- PROGRAM`, or with LD_PRELOAD=libfolio.so.0"
+
+
+class Layout:
+    """The numbers of the descriptor, by their names: layout.chunk_shift."""
+
+    def __init__(self, address: int, values: dict[str, int], library: Library) -> None:
+        self.address = address
+        self.values = values
+        self.library = library
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self.__dict__["values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def chunk_bytes(self) -> int:
+        return 1 << self.chunk_shift
+
+    @property
+    def window_chunks(self) -> int:
+        return 1 << self.window_shift
+
+
+@dataclass(frozen=True)
+class Library:
+    """The file that holds Folio, as the process has it: a shared library, or the program itself."""
+
+    path: str
+    start: int
+    end: int  # of its own mappings, with zero-filled data
+    linked_in: bool  # the program itself: what else is in its mappings is not Folio's
+
+
+def parse(address: int, head: bytes, body: bytes, library: Library) -> Layout:
+    magic, version, size = HEAD.unpack(head)
+    if magic != MAGIC:
+        raise FolioError(
+            "the layout descriptor was not found where its symbol says: is the file on disk another build?"
+        )
+    if version != VERSION:
+        raise FolioError(
+            f"this process's Folio has layout version {version}, this tool reads version {VERSION}: "
+            "use the `folio` command of the same release as the library"
+        )
+    if size < HEAD.size + FORM.size:
+        raise FolioError(
+            f"this process's Folio is older than this tool (descriptor of {size} bytes, {HEAD.size + FORM.size} are "
+            "needed): restart it with the newer library, or use the older tool"
+        )
+    return Layout(address, dict(zip(NAMES, FORM.unpack(body), strict=True)), library)
+
+
+def symbol_in(path: Path) -> tuple[int, int] | None:
+    """The descriptor's address in the file and the end of its zero-filled data; None if it has no such symbol."""
+    try:
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            end = max((s["p_vaddr"] + s["p_memsz"] for s in elf.iter_segments("PT_LOAD")), default=0)
+            base = min((s["p_vaddr"] - s["p_offset"] for s in elf.iter_segments("PT_LOAD")), default=0)
+            for name in (".dynsym", ".symtab"):
+                section = elf.get_section_by_name(name)
+                found = section.get_symbol_by_name("folio_layout") if section is not None else None
+                if found:
+                    return found[0]["st_value"] - base, end - base
+    except (OSError, ELFError):
+        pass
+    return None
+
+
+def candidates(mappings: list[Mapping], program: str) -> list[list[Mapping]]:
+    """The mappings of each file that may hold Folio: of its name first, then the program, then others."""
+    by_path: dict[str, list[Mapping]] = {}
+    for mapping in mappings:
+        if mapping.path and mapping.inode:
+            by_path.setdefault(mapping.path, []).append(mapping)
+
+    def rank(path: str) -> int:
+        if re.search(r"/libfolio\.so[^/]*$", path):
+            return 0
+        return 1 if path == program else 2 if "/libfolio" in path else 3
+
+    files = [path for path, parts in by_path.items() if any("x" in part.flags for part in parts)]
+    return [by_path[path] for path in sorted(files, key=rank)]
+
+
+def find_by_magic(process: Process, parts: list[Mapping], mappings: list[Mapping]) -> int | None:
+    """The descriptor among a file's mappings. A page of the file may be mapped twice: only one copy is relocated."""
+    for part in parts:
+        if "r" not in part.flags or part.flags.endswith("s"):
+            continue
+        data = process.read(part.start, part.end - part.start)
+        at = data.find(MAGIC)
+        while at >= 0:
+            table = int.from_bytes(data[at + TABLE_OFFSET : at + TABLE_OFFSET + 8], "little")
+            if any(m.start <= table < m.end for m in mappings):
+                return part.start + at
+            at = data.find(MAGIC, at + 1)
+    return None
+
+
+def find(process: Process) -> Layout:
+    """Raises FolioError if the process is not on Folio, or on one that this tool cannot read."""
+    program = process.program()
+    mappings = process.mappings()
+    files = candidates(mappings, program)
+    for parts in files:
+        start = parts[0].start - parts[0].offset
+        if found := symbol_in(process.file(parts[0])):
+            return read_at(process, start + found[0], library_of(parts, start + found[1], program))
+    for parts in files:
+        known = "/libfolio" in parts[0].path
+        if (known or parts[0].path == program) and (address := find_by_magic(process, parts, mappings)) is not None:
+            return read_at(process, address, library_of(parts, 0, program))
+    raise FolioError(f"process {process.pid} ({process.text('comm').strip()}) is not on Folio: {HOW_TO_RUN}")
+
+
+def library_of(parts: list[Mapping], end: int, program: str) -> Library:
+    return Library(parts[0].path, parts[0].start, max(end, parts[-1].end), parts[0].path == program)
+
+
+def read_at(process: Process, address: int, library: Library) -> Layout:
+    data = process.read(address, HEAD.size + FORM.size)
+    return parse(address, data[: HEAD.size], data[HEAD.size :], library)

@@ -1,0 +1,54 @@
+"""Which file is Folio's library here."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from folio.errors import FolioError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NAMES = ("libfolio.so.0", "libfolio.so")
+
+
+def places() -> list[Path]:
+    """Where it may be, the likeliest first."""
+    found = [Path(os.environ["FOLIO_LIBRARY"])] if os.environ.get("FOLIO_LIBRARY") else []
+    found += [Path(p) for p in re.split(r"[ :]", os.environ.get("LD_PRELOAD", "")) if "libfolio.so" in p and "/" in p]
+    machine = f"{os.uname().machine}-linux-gnu"
+    searched = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    folders = [CHECKOUT / "build", Path.home() / ".local/lib", *(Path(folder) for folder in searched if folder)]
+    folders += [Path(f) for f in ("/usr/local/lib", f"/usr/local/lib/{machine}", "/opt/folio/lib", "/usr/lib")]
+    folders += [Path("/usr/lib") / machine, Path("/usr/lib64")]
+    return found + [folder / name for folder in folders for name in NAMES]
+
+
+def find_library(given: Path | None) -> Path:
+    """The library's real file. Raises FolioError if there is none."""
+    if given is not None:
+        if not given.is_file():
+            raise FolioError(f"no library {given}: `make build` makes build/libfolio.so in Folio's source tree")
+        return given.resolve()
+    for path in places():
+        if path.is_file():
+            return path.resolve()
+    raise FolioError(
+        "no libfolio.so found: `make install` in Folio's source tree, or name it with --lib FILE or FOLIO_LIBRARY=FILE"
+    )
+
+
+def version_in(path: str) -> str:
+    """As its file name has it."""
+    match = re.search(r"libfolio(?:-embed)?\.so\.(\d+\.\d+\.\d+)", path)
+    return match[1] if match else "unknown"
+
+
+def scratch_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "folio"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolioError(f"cannot make {folder}: {error.strerror}; name another with --scratch FOLDER") from None
+    return folder

@@ -1,0 +1,191 @@
+"""`folio metrics`: the parts of doctor as OpenMetrics, printed, to a file, or served to Prometheus.
+
+Processes are found anew at each look, so nothing is kept of one that ended: it has folio_up 0 and no other figure.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from folio import output
+from folio.errors import FolioError
+from folio.library import version_in
+from folio.parts import BinParts, Parts, RunParts, explain_well
+from folio.reader import Reader
+
+SHIPPED = Path(__file__).with_name("monitoring")
+PROCESS = ("pid", "process")
+BIN = (*PROCESS, "bin", "size")
+
+
+class Families:
+    """Of one look at all processes."""
+
+    def __init__(self) -> None:
+        def in_bytes(name: str, help: str, labels: tuple[str, ...] = PROCESS) -> GaugeMetricFamily:
+            return GaugeMetricFamily(name, help, labels=labels, unit="bytes")
+
+        self.up = GaugeMetricFamily("folio_up", "1 if the process could be read, else 0.", labels=PROCESS)
+        # A gauge, not an info: node_exporter refuses files with types that only OpenMetrics has.
+        self.library = GaugeMetricFamily(
+            "folio_library_info", "The library that serves it; always 1.", labels=(*PROCESS, "version", "path")
+        )
+        self.resident = in_bytes(
+            "folio_resident_bytes", "Resident memory by part; the parts sum to it.", (*PROCESS, "part")
+        )
+        self.bins = in_bytes("folio_bin_resident_bytes", "Of these parts, what each bin holds.", (*BIN, "part"))
+        self.objects = GaugeMetricFamily("folio_live_objects", "Objects that the program holds.", labels=BIN)
+        self.threads = GaugeMetricFamily("folio_thread_caches", "Thread caches, also waiting ones.", labels=PROCESS)
+        self.swapped = in_bytes("folio_swapped_bytes", "Swapped out, of the whole process.")
+        self.reserved = in_bytes("folio_reserved_bytes", "Address space reserved for objects.")
+        self.purged = CounterMetricFamily(
+            "folio_purged_bytes_total", "Given back to the kernel since the start.", labels=PROCESS, unit="bytes"
+        )
+        self.purges = CounterMetricFamily("folio_purges_total", "Calls that gave memory back.", labels=PROCESS)
+        self.error = in_bytes("folio_error_bound_bytes", "How far a part may be off, for what moved meanwhile.")
+        self.seconds = GaugeMetricFamily(
+            "folio_read_seconds", "How long it took to read the process.", labels=PROCESS, unit="seconds"
+        )
+
+    def all(self) -> list[Metric]:
+        return list(vars(self).values())
+
+    def add(self, labels: list[str], reader: Reader, parts: Parts) -> None:
+        path = reader.layout.library.path
+        self.library.add_metric([*labels, version_in(path), path], 1)
+        for part, value in (parts.values() | {"unexplained": parts.unexplained}).items():
+            self.resident.add_metric([*labels, part], value)
+        for bin_ in parts.bins:
+            self.add_bin([*labels, str(bin_.number), str(bin_.size)], bin_.live_objects, parts_of_bin(bin_))
+        for name, runs in (("large", parts.large), ("huge", parts.huge)):
+            self.add_bin([*labels, name, ""], runs.objects, parts_of_runs(runs))
+        self.threads.add_metric(labels, parts.threads)
+        self.swapped.add_metric(labels, parts.swapped)
+        self.reserved.add_metric(labels, parts.reserved)
+        self.purged.add_metric(labels, reader.counter("purged"))
+        self.purges.add_metric(labels, reader.counter("purge_calls"))
+        self.error.add_metric(labels, parts.moved)
+        self.seconds.add_metric(labels, parts.seconds)
+
+    def add_bin(self, labels: list[str], objects: int, values: dict[str, int]) -> None:
+        self.objects.add_metric(labels, objects)
+        for part, value in values.items():
+            self.bins.add_metric([*labels, part], value)
+
+
+def parts_of_bin(bin_: BinParts) -> dict[str, int]:
+    """By the names of Parts.values()."""
+    cached = {"cached_threads": "thread", "cached_cpus": "cpu", "cached_depot": "depot"}
+    values = {"live": bin_.live} | {part: bin_.cached[place] for part, place in cached.items()}
+    return values | {"fragmented": bin_.fragmented, "dirty": bin_.dirty, "padding": bin_.padding}
+
+
+def parts_of_runs(runs: RunParts) -> dict[str, int]:
+    return {"live": runs.live, "dirty": runs.dirty, "padding": runs.padding}
+
+
+class Collector:
+    """Looks at the processes each time it is asked."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self.names = dict.fromkeys(pids, "")  # of those that ended the last one known
+        self.failures: dict[int, FolioError] = {}  # of the last look
+        self.lock = threading.Lock()  # each request to the server is a thread
+
+    def collect(self) -> Iterator[Metric]:
+        families = Families()
+        with self.lock:
+            self.failures = {}
+            for pid in self.names:
+                try:
+                    self.add(families, pid)
+                except FolioError as error:
+                    self.failures[pid] = error
+                families.up.add_metric([str(pid), self.names[pid]], 0 if pid in self.failures else 1)
+        yield from families.all()
+
+    def add(self, families: Families, pid: int) -> None:
+        reader = Reader(pid)
+        self.names[pid] = reader.process.text("comm").strip()
+        families.add([str(pid), self.names[pid]], reader, explain_well(reader))
+
+    def status(self) -> int:
+        """Of the last look: 0, all were read; 1, some; 2, none."""
+        return 0 if not self.failures else 1 if len(self.failures) < len(self.names) else 2
+
+    def complain(self) -> None:
+        for error in self.failures.values():
+            output.note(f"folio metrics: {error}")
+
+
+def write_whole(path: Path, text: bytes) -> None:
+    """Who reads the file meanwhile sees the old one or the new one, and need not be its owner."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(text)
+                os.fchmod(file.fileno(), 0o644)
+                os.replace(file.name, path)
+            except OSError:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise FolioError(f"--textfile {path}: {error.strerror}; name a file in a folder that can be written") from None
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """HOST:PORT, [HOST]:PORT, or PORT alone: on loopback."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise FolioError(f"--listen {text}: write HOST:PORT, for example 127.0.0.1:9399")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def serve(registry: CollectorRegistry, count: int, listen: str) -> None:
+    """Until Ctrl-C or a signal."""
+    host, port = parse_listen(listen)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise FolioError(f"--listen {listen}: {error.strerror}; choose another address or port") from None
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{server.server_port}/metrics"
+    processes = "1 process" if count == 1 else f"{count} processes"
+    output.note(f"serves {processes} at {url}; Ctrl-C ends")
+    output.note(f"next: curl -H 'Accept: application/openmetrics-text' {url}")
+    thread.join()
+
+
+def metrics(pids: list[int], listen: str | None, textfile: Path | None) -> int:
+    if listen and textfile:
+        raise FolioError("--listen and --textfile: one of them")
+    collector = Collector(pids)
+    registry = CollectorRegistry()
+    registry.register(collector)
+    text = generate_latest(registry)
+    collector.complain()
+    if textfile:
+        write_whole(textfile, text)
+    elif collector.status() == 2:
+        return 2
+    elif listen:
+        serve(registry, len(collector.names), listen)
+    else:
+        sys.stdout.write(text.decode())
+        if output.messages.is_terminal and sys.stdout.isatty():  # else they are for a machine
+            output.note(f"next: folio metrics {' '.join(map(str, pids))} --listen 127.0.0.1:9399  (for Prometheus)")
+    return collector.status()
+
+
+def show_shipped(name: str) -> int:
+    sys.stdout.write((SHIPPED / name).read_text())
+    return 0

@@ -1,0 +1,79 @@
+"""How commands speak: tables on stdout, colours on a terminal only, one line for what comes next."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_MOST = 110
+console = Console(highlight=False, soft_wrap=False)
+messages = Console(stderr=True, highlight=False)
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: three or four digits."""
+    sign, count = ("-", -count) if count < 0 else ("", count)
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            shown = count / scale
+            return f"{sign}{shown:.{2 if shown < 10 and unit == 'GiB' else 1 if shown < 1000 else 0}f} {unit}"
+    return f"{sign}{count:.0f} B"
+
+
+def share(part: float, whole: float) -> str:
+    percent = 100 * part / whole if whole else 0.0
+    return f"{percent:.1f} %" if abs(percent) >= 0.05 or part == 0 else "< 0.1 %"
+
+
+def bar(part: float, whole: float, width: int) -> str:
+    """Eighths of a cell."""
+    eighths = round(8 * width * max(part, 0) / whole) if whole else 0
+    full, rest = divmod(min(eighths, 8 * width), 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
+
+
+def say(text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """To stderr, so that what is piped stays clean."""
+    messages.print(Text(text), soft_wrap=True)
+
+
+def indented(text: str, by: int, style: str = "") -> None:
+    width = max(min(console.width, WIDTH_MOST), 40)
+    lines = textwrap.wrap(text, width, initial_indent=" " * by, subsequent_indent=" " * by, break_long_words=False)
+    say("\n".join(lines), style)
+
+
+def next_command(text: str) -> None:
+    say(f"\nnext: {text}", "dim")
+
+
+def as_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def table(*columns: str, left: int = 1) -> Table:
+    """Columns named by their headings; the first `left` ones are text, the rest numbers."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for i, column in enumerate(columns):
+        made.add_column(escape(column), justify="left" if i < left else "right", no_wrap=True)
+    return made
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def one_line(text: str, most: int = 79) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,394 @@
+"""Resident memory as parts that sum to it.
+
+Every resident page of the process belongs to one owner: a chunk of a bin, a huge block, a piece of metadata, Folio's
+own code and data, or something that is not Folio's. A page of a chunk is split by its objects:
+
+    live         bytes of objects that the program holds
+    cached       bytes of free objects in a magazine: of a thread, a CPU, or the depot
+    dirty        the page could go: no object of its purge unit (of objects of a page and more: on it) is taken
+    padding      as dirty, but Folio never touched it: the kernel gave it with a larger page
+    fragmented   the rest: free, on a page that a taken neighbour keeps
+
+A taken object counts with the pages that are resident only: what was never touched, or was swapped out, is not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from folio.heap import FOLIO_OBJECTS, PLACES, Bin, Heap
+from folio.pages import PRESENT, ZERO
+from folio.process import PAGE, Mapping
+from folio.reader import Reader, Reading
+
+NOT_COUNTED = ("[vvar", "/anon_hugepage")
+COUNTED_DEVICES = ("/dev/zero", "/dev/shm/")
+SUM_TOLERANCE = 0.01
+
+TITLES = {
+    "live": "live",
+    "cached_threads": "cached in threads",
+    "cached_cpus": "cached in CPUs",
+    "cached_depot": "cached in the depot",
+    "fragmented": "fragmented",
+    "dirty": "dirty",
+    "metadata": "metadata",
+    "padding": "huge-page padding",
+    "own": "Folio's code and data",
+    "not_folio": "not Folio's",
+}
+
+
+@dataclass
+class BinParts:
+    """Of one bin; bytes that are resident, but for `held` and `address_space`."""
+
+    number: int
+    size: int
+    chunks: int
+    taken: int  # objects
+    live_objects: int
+    cached_objects: dict[str, int]
+    live: int = 0
+    cached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PLACES, 0))
+    dirty: int = 0
+    fragmented: int = 0
+    padding: int = 0
+
+    @property
+    def resident(self) -> int:
+        return self.live + sum(self.cached.values()) + self.dirty + self.fragmented + self.padding
+
+
+@dataclass
+class RunParts:
+    """Of large or huge objects; bytes that are resident, but for `objects`."""
+
+    objects: int = 0  # live ones
+    live: int = 0
+    dirty: int = 0
+    padding: int = 0
+
+
+@dataclass
+class Parts:
+    """All in bytes. The parts are `values()`; with `unexplained` they sum to `rss` exactly."""
+
+    rss: int
+    large: RunParts
+    huge: RunParts
+    metadata: int
+    metadata_kinds: dict[str, int]
+    own: int
+    foreign: dict[str, int]  # by mapping
+    bins: list[BinParts]
+    moved: int  # of the sums, how far they may be off for what moved while it was read
+    seconds: float
+    threads: int
+    reserved: int  # address space for chunks and huge blocks
+    swapped: int
+
+    def sum_of(self, what: str) -> int:
+        """live, dirty or padding, of everything."""
+        return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge])
+
+    def cached(self, place: str) -> int:
+        return sum(bin_.cached[place] for bin_ in self.bins)
+
+    def values(self) -> dict[str, int]:
+        return {
+            "live": self.sum_of("live"),
+            "cached_threads": self.cached("thread"),
+            "cached_cpus": self.cached("cpu"),
+            "cached_depot": self.cached("depot"),
+            "fragmented": sum(bin_.fragmented for bin_ in self.bins),
+            "dirty": self.sum_of("dirty"),
+            "metadata": self.metadata,
+            "padding": self.sum_of("padding"),
+            "own": self.own,
+            "not_folio": sum(self.foreign.values()),
+        }
+
+    @property
+    def unexplained(self) -> int:
+        return self.rss - sum(self.values().values())
+
+    @property
+    def exact(self) -> bool:
+        """Whether the parts sum to RSS, or nearly so."""
+        return abs(self.unexplained) <= SUM_TOLERANCE * self.rss
+
+    @property
+    def folio(self) -> int:
+        """What Folio answers for: all but what is not its own."""
+        values = self.values()
+        return sum(values.values()) - values["not_folio"]
+
+    @property
+    def retained(self) -> int:
+        """Of it, what the program does not use."""
+        return self.folio - self.values()["live"] - self.own
+
+
+def explain(reader: Reader, reading: Reading | None = None) -> Parts:
+    """Raises FolioError if the process cannot be read or ends meanwhile."""
+    layout = reader.layout
+    reading = reading or reader.reading()
+    heap, ranges, mappings = reading.heap, reading.pages, reading.mappings
+    pages = ranges.resident()
+    swapped = int((ranges.end - ranges.start)[(ranges.categories & (PRESENT | ZERO)) == 0].sum())
+    pages = pages[~inside(pages, uncounted(mappings))]
+
+    parts = Parts(
+        reading.rss, RunParts(), RunParts(), 0, {}, 0, {}, [], reading.moved_bytes, reading.seconds,
+        len(heap.snapshot.thread_caches), reserved_bytes(heap), swapped,
+    )  # fmt: skip
+    pages_per_chunk = layout.chunk_bytes // PAGE
+    chunk = pages // pages_per_chunk
+    at = np.clip(np.searchsorted(heap.numbers, chunk), 0, max(len(heap.numbers) - 1, 0))
+    known = heap.numbers[at] == chunk if len(heap.numbers) else np.zeros(len(pages), dtype=bool)
+    add_bins(parts, heap, pages[known], at[known])
+    add_large(parts, heap, pages[known], at[known])
+    add_huge(parts, heap, pages[known], at[known])
+    rest = pages[~known]
+    rest = add_metadata(parts, heap, rest)
+    add_mappings(parts, heap, rest, mappings)
+    return parts
+
+
+def explain_well(reader: Reader) -> Parts:
+    """Once more where the process grew or shrank while it was read."""
+    parts = explain(reader)
+    return parts if parts.exact else explain(reader)
+
+
+# ---- Chunks ----
+
+
+def add_bins(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
+    pages_per_chunk = heap.layout.chunk_bytes // PAGE
+    codes = heap.codes[entry]
+    for number, bin_ in heap.bins.items():
+        mine = codes == number
+        row = np.searchsorted(bin_.chunks // heap.layout.chunk_bytes, pages[mine] // pages_per_chunk)
+        parts.bins.append(bin_parts(bin_, row, pages[mine] % pages_per_chunk, pages_per_chunk))
+
+
+def bin_parts(bin_: Bin, row: np.ndarray, page: np.ndarray, pages_per_chunk: int) -> BinParts:
+    """`row`, `page`: of each resident page, its chunk and its number in there."""
+    info = bin_.info
+    cached = {place: bin_.count(bin_.cached[place]) for place in PLACES}
+    taken = bin_.count(bin_.taken)
+    parts = BinParts(
+        info.number, info.size, len(bin_.chunks), taken, taken - sum(cached.values()), cached
+    )  # objects in the caches are part of what is taken
+    if len(page) == 0:
+        return parts
+    present = np.zeros((len(bin_.chunks), pages_per_chunk), dtype=bool)
+    present[row, page] = True
+    rows = np.flatnonzero(present.any(axis=1))
+    present = present[rows]
+    can_go, untouched = free_pages(bin_, rows, pages_per_chunk)
+    parts.padding = int((present & can_go & untouched).sum()) * PAGE
+    parts.dirty = int((present & can_go & ~untouched).sum()) * PAGE
+    kept = present & ~can_go
+    parts.live = int(bytes_by_page(bin_, bin_.live[rows], pages_per_chunk)[kept].sum())
+    for place in PLACES:
+        if cached[place]:
+            parts.cached[place] = int(bytes_by_page(bin_, bin_.cached[place][rows], pages_per_chunk)[kept].sum())
+    parts.fragmented = int(kept.sum()) * PAGE - parts.live - sum(parts.cached.values())
+    return parts
+
+
+def bytes_by_page(bin_: Bin, words: np.ndarray, pages_per_chunk: int) -> np.ndarray:
+    """How many bytes of each page belong to objects whose bit is set: (chunks, pages)."""
+    info = bin_.info
+    padded = np.concatenate([words, np.zeros((len(words), 1), dtype=np.uint64)], axis=1)
+    counts = np.bitwise_count(padded).astype(np.int64)
+    before = np.cumsum(counts, axis=1) - counts
+    edges = np.arange(pages_per_chunk + 1, dtype=np.int64) * PAGE
+    number = np.minimum(edges // info.size, info.objects)
+    inside_ = np.where(number < info.objects, edges - number * info.size, 0)
+    folio, bit = number // FOLIO_OBJECTS, (number % FOLIO_OBJECTS).astype(np.uint64)
+    at_edge = padded[:, folio]
+    below = np.bitwise_count(at_edge & ((np.uint64(1) << bit) - np.uint64(1)))
+    bytes_before = (before[:, folio] + below) * info.size + (at_edge >> bit & np.uint64(1)).astype(np.int64) * inside_
+    return np.diff(bytes_before, axis=1)
+
+
+def free_pages(bin_: Bin, rows: np.ndarray, pages_per_chunk: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which pages of the chunks a purge may take, and which of all pages Folio knows nothing to be resident on."""
+    info = bin_.info
+    taken, resident = bin_.taken[rows], bin_.resident[rows]
+    if info.tracks_objects:
+        return (
+            bytes_by_page(bin_, taken, pages_per_chunk) == 0,
+            bytes_by_page(bin_, resident, pages_per_chunk) == 0,
+        )
+    folios = unit_folios(info.size)
+    starts = np.arange(0, info.folios, folios)
+    empty = np.bitwise_or.reduceat(taken, starts, axis=1) == 0
+    units = np.arange(len(starts))
+    untouched = (resident[:, units // 64] >> (units % 64).astype(np.uint64) & np.uint64(1)) == 0
+    unit = np.minimum(np.arange(pages_per_chunk) * PAGE // (folios * FOLIO_OBJECTS * info.size), len(starts) - 1)
+    return empty[:, unit], untouched[:, unit]
+
+
+def unit_folios(size: int) -> int:
+    """The fewest folios, a power of two, that make whole pages."""
+    folios = 1
+    while folios * FOLIO_OBJECTS * size % PAGE:
+        folios *= 2
+    return folios
+
+
+# ---- Large objects, huge blocks ----
+
+
+def add_large(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
+    """Granules are whole pages, or, where pages are larger, objects are."""
+    mine = heap.codes[entry] == heap.layout.code_large
+    address = pages[mine] * PAGE
+    large = parts.large
+    shift = heap.layout.granule_shift
+    for each in heap.fields:
+        large.objects += len(each.first)
+        offset = address[(address >= each.base) & (address < each.base + (each.granules << shift))] - each.base
+        granule = offset >> shift
+        word, bit = granule // 64, (granule % 64).astype(np.uint64)
+        taken = each.taken[word] >> bit & np.uint64(1) == 1
+        known = each.resident[word] >> bit & np.uint64(1) == 1
+        large.live += int(taken.sum()) * PAGE
+        large.dirty += int((~taken & known).sum()) * PAGE
+        large.padding += int((~taken & ~known).sum()) * PAGE
+
+
+def add_huge(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
+    huge = heap.huge
+    mine = heap.codes[entry] >= heap.layout.code_huge_start
+    if not mine.any():
+        return
+    address = pages[mine] * PAGE
+    order = np.argsort(huge.base)
+    block = order[np.clip(np.searchsorted(huge.base[order], address, side="right") - 1, 0, None)]
+    offset = address - huge.base[block]
+    live = huge.live[block] & (offset < huge.usable[block])
+    dirty = ~live & (offset < np.maximum(huge.touched[block], 0))
+    padding = int((~live & ~dirty).sum()) * PAGE
+    parts.huge = RunParts(int(huge.live.sum()), int(live.sum()) * PAGE, int(dirty.sum()) * PAGE, padding)
+
+
+def reserved_bytes(heap: Heap) -> int:
+    large = sum(each.granules for each in heap.fields) << heap.layout.granule_shift
+    return heap.snapshot.fixed.word(heap.layout.region_reserved) + large + int(heap.huge.reserved.sum())
+
+
+# ---- Everything else ----
+
+
+def inside(pages: np.ndarray, ranges: list[tuple[int, int]]) -> np.ndarray:
+    """Which pages lie in one of the disjoint ranges of addresses."""
+    if not ranges:
+        return np.zeros(len(pages), dtype=bool)
+    ordered = np.array(sorted(ranges), dtype=np.int64)
+    at = np.searchsorted(ordered[:, 0], pages * PAGE, side="right") - 1
+    return (at >= 0) & (pages * PAGE < ordered[np.clip(at, 0, None), 1])
+
+
+def uncounted(mappings: list[Mapping]) -> list[tuple[int, int]]:
+    """Mappings whose pages the kernel does not count as resident memory: devices, huge pages set aside."""
+    return [
+        (m.start, m.end)
+        for m in mappings
+        if m.name.startswith(NOT_COUNTED) or (m.name.startswith("/dev/") and not m.name.startswith(COUNTED_DEVICES))
+    ]
+
+
+def metadata_ranges(heap: Heap) -> dict[str, list[tuple[int, int]]]:
+    """Where what kind of metadata lies. Kinds share pages at their ends."""
+    layout, snapshot = heap.layout, heap.snapshot
+    descriptors = [
+        (int(at), int(at) + layout.descriptor_bytes + 8 * bin_.info.descriptor_words)
+        for bin_ in heap.bins.values()
+        for at in bin_.descriptors
+    ]
+    for each in heap.fields:
+        words = each.granules // 64 * 3 + each.granules // 2
+        descriptors.append((each.descriptor, each.descriptor + layout.field_bytes + 8 * words))
+    descriptors += [(int(at), int(at) + layout.huge_bytes) for at in np.unique(heap.huge.descriptors)]
+    chunks = np.concatenate([np.zeros(0, dtype=np.int64), *(bin_.descriptors for bin_ in heap.bins.values())])
+    blocks = snapshot.metadata.gather(chunks + layout.descriptor_block_offset, 1)[:, 0].astype(np.int64)
+    caches = snapshot.fixed.gather(np.array([layout.cpu_caches]), layout.cpu_cache_count)[0].astype(np.int64)
+    size = layout.magazine_bytes
+    magazines = np.unique(np.concatenate([each.addresses for each in heap.magazines]))
+    return {
+        "descriptors of chunks and large objects": descriptors,
+        "windows": [(at, at + layout.window_bytes) for _, at in snapshot.windows],
+        "magazines with objects": [(int(at), int(at) + size) for at in magazines],
+        "thread caches": [(at, at + layout.thread_cache_bytes) for at in snapshot.thread_caches],
+        "CPU caches": [(int(at), int(at) + layout.cpu_cache_bytes) for at in caches[caches != 0]],
+        "hints": [(int(at), int(at) + layout.hint_block_bytes) for at in np.unique(blocks[blocks != 0])],
+    }
+
+
+def add_metadata(parts: Parts, heap: Heap, pages: np.ndarray) -> np.ndarray:
+    """Returns the pages that are no metadata."""
+    layout = heap.layout
+    pieces = inside(pages, [(p.start, p.start + p.reserved) for p in heap.snapshot.pieces])
+    entries = layout.chunk_entry_bytes << layout.address_bits - layout.chunk_shift
+    table = inside(pages, [(layout.chunk_table, layout.chunk_table + entries)])
+    windows = 8 << (layout.address_bits - layout.chunk_shift - layout.window_shift)
+    maps = inside(pages, [(layout.windows, layout.windows + windows)]) & ~table
+    parts.metadata = int((pieces | table | maps).sum()) * PAGE
+    kinds, left = {}, int(pieces.sum()) * PAGE
+    for name, ranges in metadata_ranges(heap).items():
+        kinds[name] = overlap(pages[pieces], ranges)
+        left -= kinds[name]
+    kinds["magazines without objects, and the rest"] = left
+    kinds["chunk table and map of windows"] = int((table | maps).sum()) * PAGE
+    parts.metadata_kinds = kinds
+    return pages[~(pieces | table | maps)]
+
+
+def overlap(pages: np.ndarray, ranges: list[tuple[int, int]]) -> int:
+    """Bytes of the disjoint ranges that lie on the pages."""
+    if not ranges or len(pages) == 0:
+        return 0
+    array = np.array(ranges, dtype=np.int64)
+
+    def before(address: np.ndarray) -> np.ndarray:
+        """Bytes on pages below an address."""
+        at = np.searchsorted(pages, address // PAGE)
+        on = (at < len(pages)) & (pages[np.clip(at, 0, len(pages) - 1)] == address // PAGE)
+        return at * PAGE + np.where(on, address % PAGE, 0)
+
+    return int((before(array[:, 1]) - before(array[:, 0])).sum())
+
+
+def kind_of(mapping: Mapping) -> str:
+    if mapping.name.startswith("/"):
+        return mapping.name
+    if mapping.name.startswith("[stack"):
+        return "stack of the main thread"
+    if mapping.name.startswith("[heap]"):
+        return "the break (brk)"
+    return mapping.name or "anonymous: threads' stacks, mmap of the program"
+
+
+def add_mappings(parts: Parts, heap: Heap, pages: np.ndarray, mappings: list[Mapping]) -> None:
+    library = heap.layout.library
+    if not library.linked_in:
+        own = inside(pages, [(library.start, library.end)])
+        parts.own = int(own.sum()) * PAGE
+        pages = pages[~own]
+    starts = np.array([m.start for m in mappings], dtype=np.int64)
+    ends = np.array([m.end for m in mappings], dtype=np.int64)
+    at = np.searchsorted(starts, pages * PAGE, side="right") - 1
+    mapped = (at >= 0) & (pages * PAGE < ends[np.clip(at, 0, None)])
+    for index, count in zip(*np.unique(at[mapped], return_counts=True), strict=True):
+        kind = kind_of(mappings[int(index)])
+        parts.foreign[kind] = parts.foreign.get(kind, 0) + int(count) * PAGE
+    if not mapped.all():
+        parts.foreign["mapped while it was read"] = int((~mapped).sum()) * PAGE

@@ -1,0 +1,212 @@
+"""A running process as the kernel shows it: its mappings, its memory in bulk, its counters. Knows nothing of Folio.
+
+Memory is copied by process_vm_readv, up to 1024 ranges in a call; where a sandbox refuses that call, /proc/PID/mem
+serves. Neither stops the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from folio.errors import FolioError, NotPermitted, ProcessGone
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+RANGES_MOST = 1024  # IOV_MAX
+CALL_BYTES_MOST = 1 << 30
+
+
+class Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+for call in (libc.process_vm_readv, libc.process_vm_writev):
+    call.restype = ctypes.c_ssize_t
+    call.argtypes = (
+        ctypes.c_int,
+        ctypes.POINTER(Vector),
+        ctypes.c_ulong,
+        ctypes.POINTER(Vector),
+        ctypes.c_ulong,
+        ctypes.c_ulong,
+    )
+
+
+@dataclass(frozen=True)
+class Mapping:
+    start: int
+    end: int
+    flags: str
+    offset: int
+    inode: int
+    name: str  # of the file, or [stack] and its kin, or ""
+
+    @property
+    def path(self) -> str:
+        """The file's name, also where it was deleted since."""
+        return self.name.removesuffix(" (deleted)") if self.name.startswith("/") else ""
+
+
+def parse_maps(text: str) -> list[Mapping]:
+    found = []
+    for line in text.splitlines():
+        span, flags, offset, _, inode, *name = line.split(maxsplit=5)
+        if name == ["[vsyscall]"]:  # the kernel's, not the process's
+            continue
+        start, end = (int(x, 16) for x in span.split("-"))
+        found.append(Mapping(start, end, flags, int(offset, 16), int(inode), name[0] if name else ""))
+    return found
+
+
+class Process:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.known = False
+        self.root = Path(f"/proc/{pid}")
+        self._mem: int | None = None
+        if pid <= 0 or not self.root.exists():
+            raise ProcessGone(pid, known=False)
+        self.known = True
+
+    def failed(self, error: OSError) -> FolioError:
+        """What an error of a system call on this process means."""
+        if error.errno in (errno.EPERM, errno.EACCES):
+            return NotPermitted(self.pid)
+        if error.errno in (errno.ESRCH, errno.ENOENT) or not self.root.exists() or self.ended():
+            return ProcessGone(self.pid, self.known)
+        return FolioError(f"process {self.pid} cannot be read: {os.strerror(error.errno or 0)}; try again")
+
+    def ended(self) -> bool:
+        """Also a process that has ended but was not waited for yet."""
+        try:
+            return (self.root / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            return True
+
+    def text(self, name: str) -> str:
+        try:
+            return (self.root / name).read_text(errors="replace")
+        except OSError as error:
+            raise self.failed(error) from None
+
+    # ---- What the kernel counts ----
+
+    def mappings(self) -> list[Mapping]:
+        found = parse_maps(self.text("maps"))
+        if not found and self.ended():
+            raise ProcessGone(self.pid, self.known)
+        return found
+
+    def rss(self) -> int:
+        return int(self.text("statm").split()[1]) * PAGE
+
+    def status(self) -> dict[str, str]:
+        lines = (line.partition(":") for line in self.text("status").splitlines())
+        return {key: value.strip() for key, _, value in lines}
+
+    def command(self) -> str:
+        return self.text("cmdline").replace("\0", " ").strip() or self.text("comm").strip()
+
+    def program(self) -> str:
+        """The file that it runs."""
+        try:
+            return str((self.root / "exe").readlink())
+        except OSError as error:
+            raise self.failed(error) from None
+
+    def environment(self) -> dict[str, str]:
+        """As it was at the start."""
+        pairs = (entry.partition("=") for entry in self.text("environ").split("\0") if "=" in entry)
+        return {key: value for key, _, value in pairs}
+
+    def file(self, mapping: Mapping) -> Path:
+        """A mapped file as this process sees it, also in another mount namespace."""
+        inside = self.root / "root" / mapping.path.lstrip("/")
+        return inside if inside.exists() else Path(mapping.path)
+
+    # ---- Memory ----
+
+    def read(self, address: int, length: int) -> bytes:
+        return self.read_ranges([(address, length)]).tobytes()
+
+    def read_word(self, address: int) -> int:
+        return int.from_bytes(self.read(address, 8), "little")
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The ranges' bytes, one after the other. What is not mapped any more reads as zero."""
+        buffer = np.zeros(sum(length for _, length in ranges), dtype=np.uint8)
+        self.read_into(buffer, ranges)
+        return buffer
+
+    def read_into(self, buffer: np.ndarray, ranges: Sequence[tuple[int, int]]) -> None:
+        offset = first = 0
+        while first < len(ranges):
+            last, wanted = first, 0
+            while last < len(ranges) and last - first < RANGES_MOST and wanted < CALL_BYTES_MOST:
+                wanted += ranges[last][1]
+                last += 1
+            offset += self._read_batch(buffer, offset, list(ranges[first:last]), wanted)
+            first = last
+
+    def _read_batch(self, buffer: np.ndarray, offset: int, batch: list[tuple[int, int]], wanted: int) -> int:
+        done = 0
+        while done < wanted:
+            got = self._readv(buffer.ctypes.data + offset + done, batch, done, wanted - done)
+            done += got
+            if got == 0:  # the next page is gone: it stays zero
+                done += self._to_next_page(batch, done)
+        return wanted
+
+    @staticmethod
+    def _to_next_page(batch: list[tuple[int, int]], done: int) -> int:
+        for address, length in batch:
+            if done < length:
+                return min(length - done, PAGE - (address + done) % PAGE)
+            done -= length
+        return 0
+
+    def _readv(self, target: int, batch: list[tuple[int, int]], skip: int, length: int) -> int:
+        remote = []
+        for address, n in batch:
+            if skip >= n:
+                skip -= n
+                continue
+            remote.append(Vector(address + skip, n - skip))
+            skip = 0
+        local = Vector(target, length)
+        array = (Vector * len(remote))(*remote)
+        got = libc.process_vm_readv(self.pid, ctypes.byref(local), 1, array, len(remote), 0)
+        if got >= 0:
+            return got
+        number = ctypes.get_errno()
+        if number == errno.EFAULT:
+            return 0
+        if number == errno.ENOSYS:
+            return self._read_mem(target, remote[0].base or 0, remote[0].length)
+        raise self.failed(OSError(number, ""))
+
+    def _read_mem(self, target: int, address: int, length: int) -> int:
+        """For where process_vm_readv is forbidden or missing."""
+        try:
+            if self._mem is None:
+                self._mem = os.open(self.root / "mem", os.O_RDONLY | os.O_CLOEXEC)
+            data = os.pread(self._mem, length, address)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return 0
+            raise self.failed(error) from None
+        ctypes.memmove(target, data, len(data))
+        return len(data)
+
+    def write(self, address: int, data: bytes) -> None:
+        source = ctypes.create_string_buffer(data, len(data))
+        local, remote = Vector(ctypes.addressof(source), len(data)), Vector(address, len(data))
+        if libc.process_vm_writev(self.pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0) != len(data):
+            raise self.failed(OSError(ctypes.get_errno(), ""))
