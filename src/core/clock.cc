@@ -101,9 +101,8 @@ void housekeeper_main(void*) {
 bool has_threads() { return thread_count() > 1 || (thread_count() == 1 && os::thread_total() > 1); }
 
 void start_housekeeper(uint64_t now) {
-  const bool always =
-      options.housekeeper == kHousekeeperOn ||
-      (options.housekeeper == kHousekeeperAuto && options.collect_from_outside == kCollectFromOutsideOn);
+  const bool always = options.housekeeper == kHousekeeperOn || (options.housekeeper == kHousekeeperAuto &&
+                                                                options.collect_from_outside == kCollectFromOutsideOn);
   const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
   const bool possible = always || (options.housekeeper == kHousekeeperAuto && resident > kWorthAThread);
   uint32_t none = kNoThread;
