@@ -83,9 +83,8 @@ void release_slow(void* object, const char* function) {
     if (!large_free(object)) return report_large(object, function);
     return clock_after_large_call(SlowCall::kFree);
   }
-  if (*thread_tops.top[code] == object) {
-    return report_double_free(function, object, bin_id(code));
-  } else if (ThreadCache* cache = thread_cache()) {
+  if (*thread_tops.top[code] == object) return report_double_free(function, object, bin_id(code));
+  if (ThreadCache* cache = thread_cache()) {
     thread_cache_overflow(cache, bin_id(code), object, function);
   } else {
     give_objects(bin_id(code), &object, 1, function);

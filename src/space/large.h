@@ -45,7 +45,9 @@ struct Field {
   Atomic<uint32_t> longest;  // hint: no free run is longer
 
   using Word = Atomic<uint64_t>;
-  static size_t bytes_for(uint32_t granules) { return sizeof(Field) + granules / 64 * 24 + granules * 4; }
+  static size_t bytes_for(uint32_t granules) {
+    return sizeof(Field) + size_t{granules} / 64 * 24 + size_t{granules} * 4;
+  }
   static uint32_t seal_for(const char* base, uint32_t granules) {
     return static_cast<uint32_t>((reinterpret_cast<uintptr_t>(base) >> kGranuleShift) * 0x9e3779b1u) ^ granules ^
            0x6669656cu;
