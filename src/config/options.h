@@ -13,6 +13,7 @@ namespace folio {
 enum ErrorsOption { kErrorsAbort = 0, kErrorsWarn = 1, kErrorsIgnore = 2 };
 enum StatsOption { kStatsNone = 0, kStatsExit = 1 };
 enum HousekeeperOption { kHousekeeperAuto = 0, kHousekeeperOn = 1, kHousekeeperOff = 2 };
+enum HugePagesOption { kHugePagesAuto = 0, kHugePagesNever = 1 };
 enum CollectFromOutsideOption { kCollectFromOutsideOff = 0, kCollectFromOutsideOn = 1 };
 
 struct Options {

@@ -8,7 +8,6 @@
 
 #include "core/free.h"
 #include "core/malloc.h"
-#include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
 
@@ -25,23 +24,6 @@ bool resize_in_place(void* object, const Extent& extent, size_t size) {
   if (extent.code == kCodeLarge && is_large(size)) return large_resize(object, size);
   // A shrunk object stays while it fills half of its slot; below that another bin saves memory.
   return size <= extent.usable_bytes && (size >= extent.usable_bytes / 2 || extent.usable_bytes <= 64);
-}
-
-// Where what is copied to is touched for the first time, its pages come together, not by a fault each; those of a large
-// object that is used again are there, and looking costs little beside the copy.
-void copy(char* to, const char* from, size_t bytes) {
-  constexpr size_t kPiece = size_t{256} << 10;
-  const size_t page = os::page_bytes();
-  while (bytes > kMediumMost) {
-    const size_t piece = bytes < kPiece ? bytes : kPiece;
-    char* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(to), page));
-    os::populate(first, round_down(static_cast<size_t>(to + piece - first), page));
-    __builtin_memcpy(to, from, piece);
-    to += piece;
-    from += piece;
-    bytes -= piece;
-  }
-  __builtin_memcpy(to, from, bytes);
 }
 
 }  // namespace
@@ -77,8 +59,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     // A smaller size always fits where the object is.
     return aligned && size <= extent.usable_bytes ? object : nullptr;
   }
-  copy(static_cast<char*>(moved), static_cast<const char*>(object),
-       size < extent.usable_bytes ? size : extent.usable_bytes);
+  __builtin_memcpy(moved, object, size < extent.usable_bytes ? size : extent.usable_bytes);
   release(object, function);
   return moved;
 }

@@ -5,6 +5,7 @@
 //   give_objects -> give_bits -> hints, note_given (residency)
 #include "folio/bin.h"
 
+#include "config/options.h"
 #include "folio/residency.h"
 #include "os/os.h"
 #include "os/report.h"
@@ -130,14 +131,15 @@ HintBlock* block_for(BinId bin, Window* window) {
   return block;
 }
 
-// A bin whose chunks are full, that many of them, gets its next one as a huge page: fewer faults, and fewer misses of
-// the TLB. What it does not use of it is a quarter of what the bin has at most, and decays.
-constexpr unsigned kHugeFrom = 4;
-
-unsigned chunks_before(BinId bin) {
-  unsigned count = 0;
-  visit_chunks(bin, [&](Descriptor&) { return ++count < kHugeFrom; });
-  return count;
+// A bin of small objects whose chunks are full, that many of them, gets its next one as a huge page: fewer faults, and
+// fewer misses of the TLB. What it does not use of it is a quarter of what the bin has at most, and decays. Not for
+// objects of a page and more, whose pages go one by one.
+bool wants_huge_pages(BinId bin) {
+  constexpr unsigned kFrom = 4;
+  if (info_of(bin).tracks_objects || options.huge_pages == kHugePagesNever) return false;
+  unsigned chunks = 0;
+  visit_chunks(bin, [&](Descriptor&) { return ++chunks < kFrom; });
+  return chunks == kFrom;
 }
 
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
@@ -153,11 +155,11 @@ Descriptor* open_chunk(BinId bin) {
   d->block = block;
   d->bin = bin;
   d->seal = Descriptor::seal_for(chunk, bin);
-  const bool huge = chunks_before(bin) >= kHugeFrom && os::prefer_huge_pages(chunk, kChunkBytes);
-  if (huge) note_all_resident(*d);
+  d->huge_pages = wants_huge_pages(bin) && os::prefer_huge_pages(chunk, kChunkBytes);
+  if (d->huge_pages) note_all_resident(*d);
   set_chunk(window, chunk, d, index(bin));
   raise_chunk(*d, kEmpty);
-  if (huge) raise_chunk(*d, kDirty);
+  if (d->huge_pages) raise_chunk(*d, kDirty);
   return d;
 }
 

@@ -36,7 +36,8 @@ struct Descriptor {
   char* chunk;       // start of the chunk
   HintBlock* block;  // holds the chunk's own hints
   BinId bin;
-  uint32_t seal;  // of the two above; a descriptor whose seal is broken was overwritten
+  bool huge_pages;  // its pages come, and had better go, all at once
+  uint32_t seal;    // of the two above; a descriptor whose seal is broken was overwritten
 
   static size_t bytes_for(BinId bin);
   static uint32_t seal_for(const char* chunk, BinId bin) {

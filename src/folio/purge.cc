@@ -57,7 +57,8 @@ size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* mor
   const unsigned shift = unit_shift(d.info());
   const unsigned units = units_of(d.info());
   const size_t unit_bytes = (size_t{d.info().size} * kFolioObjects) << shift;
-  const unsigned run_most = static_cast<unsigned>(kPurgeRunBytes / unit_bytes) + 1;
+  // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
+  const unsigned run_most = d.huge_pages ? units : static_cast<unsigned>(kPurgeRunBytes / unit_bytes) + 1;
   size_t purged = 0;
   unsigned run_start = 0, run_length = 0;
   for (unsigned unit = 0; unit < units; ++unit) {

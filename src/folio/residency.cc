@@ -121,12 +121,11 @@ void note_taken_folio(Descriptor& d, unsigned folio) {
 
 void note_all_resident(Descriptor& d) {
   const BinInfo& info = d.info();
-  const unsigned bits = info.tracks_objects ? info.objects : units_of(info);
-  for (unsigned w = 0; w < d.residency_words(); ++w) {
-    const unsigned rest = bits - w * 64;
-    d.resident(w).store(low_mask(rest < 64 ? rest : 64), order::relaxed);  // relaxed: published with the chunk
+  const unsigned bits = units_of(info);
+  for (unsigned w = 0; w * 64 < bits; ++w) {
+    d.resident(w).store(low_mask(bits - w * 64), order::relaxed);  // relaxed: published with the chunk
   }
-  const int64_t bytes = bytes_of(info.tracks_objects ? info.objects : info.folios * kFolioObjects, info);
+  const int64_t bytes = bytes_of(info.folios * kFolioObjects, info);
   count_resident(bytes);
   count_dirty(bytes);
 }

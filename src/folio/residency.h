@@ -31,7 +31,7 @@ uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine);
 // Objects of a folio of smaller ones were taken, which was empty.
 void note_taken_folio(Descriptor& d, unsigned folio);
 
-// All of a chunk that nobody else knows yet is to be resident, by a huge page.
+// All of a chunk of small objects that nobody else knows yet is to be resident, by a huge page.
 void note_all_resident(Descriptor& d);
 
 }  // namespace folio

@@ -291,7 +291,7 @@ void write_error(const char* text, size_t length) {
 void abort_process() { abort(); }
 
 unsigned thread_total() {
-  struct stat tasks{};
+  struct stat tasks {};
   // The kernel adds one link for each thread to the folder's own two.
   if (failed(call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0)) || tasks.st_nlink < 3) return 0;
   return static_cast<unsigned>(tasks.st_nlink - 2);

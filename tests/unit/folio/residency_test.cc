@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "config/options.h"
 #include "folio/bin.h"
 #include "folio/purge.h"
 #include "os/os.h"
@@ -192,7 +193,7 @@ TEST(Residency, WithoutTheSystemCallPagesComeOneByOne) {
 
 TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
   EXPECT_IN_FRESH_HEAP([] {
-    for (const size_t size : {64, 3000, 8 * 1024}) {
+    for (const size_t size : {16, 64, 3000}) {
       const PageDelta delta;
       const BinId bin = bin_of(size);
       std::vector<void*> objects;
@@ -200,8 +201,10 @@ TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
       for (unsigned chunk = 0; chunk < 12; ++chunk) {
         bool first = true;
         const auto more = take_chunk(bin, [&](Descriptor& d, size_t) {
-          const unsigned all = info_of(bin).tracks_objects ? info_of(bin).objects : units_of(info_of(bin));
-          if (first && resident_units(d) == all) ++huge;
+          if (first && d.huge_pages) {
+            EXPECT_EQ(resident_units(d), units_of(info_of(bin)));
+            ++huge;
+          }
           first = false;
         });
         if (chunk < 4) EXPECT_EQ(huge, 0u) << size << ": chunk " << chunk;
@@ -214,6 +217,36 @@ TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
       EXPECT_EQ(delta.dirty(), delta.resident());
       purge_bins(PurgeWhich::kAll, kNoLimit);
       EXPECT_EQ(delta.resident(), 0) << size;
+    }
+  });
+}
+
+TEST(Residency, AHugePageGoesAsAWhole) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    std::vector<void*> objects;
+    for (unsigned chunk = 0; chunk < 5; ++chunk) {
+      const auto more = take_chunk(bin, [](Descriptor&, size_t) {});
+      objects.insert(objects.end(), more.begin(), more.end());
+    }
+    const Descriptor& last = *place_of(objects.back()).descriptor;
+    if (!last.huge_pages) return;  // the kernel has none
+    const PageDelta delta;
+    const std::vector<void*> given(objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end());
+    give(bin, given);
+    EXPECT_EQ(purge_bins(PurgeWhich::kAll, kNoLimit), kChunkBytes);
+    EXPECT_EQ(delta.calls(), 1u);
+    EXPECT_EQ(resident_pages(last.chunk, kChunkBytes), 0u);
+  });
+}
+
+TEST(Residency, NoHugePagesWhereTheyAreSwitchedOff) {
+  EXPECT_IN_FRESH_HEAP([] {
+    options.huge_pages = kHugePagesNever;
+    const BinId bin = bin_of(64);
+    for (unsigned chunk = 0; chunk < 6; ++chunk) {
+      const auto objects = take_chunk(bin, [](Descriptor& d, size_t) { EXPECT_FALSE(d.huge_pages); });
+      EXPECT_LE(resident_pages(chunk_start(objects.back()), kChunkBytes), kChunkBytes / os::page_bytes());
     }
   });
 }
