@@ -153,6 +153,27 @@ def bins(
     leave(do(pid, sort, rows, every, times, json))
 
 
+@app.command("map", epilog="Example: folio map $(pidof redis-server) -o heap.html --every 0.5 --times 120")
+def map_(
+    pid: Pid,
+    file: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="A page (.html), or an image (.png, .svg).")
+    ] = Path("map.html"),
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Look again and again: address against time.")
+    ] = 0,
+    times: Annotated[int, typer.Option(min=0, help="How often; 0: until Ctrl-C.")] = 0,
+    json: Json = False,
+) -> None:
+    """Draws the heap by address: what lies in each chunk, how much of it is live, and what is resident.
+
+    The page is one file that needs nothing else; pointing at a cell tells what it is. Images need matplotlib.
+    """
+    from folio.map import draw
+
+    leave(draw(pid, file, every, times, json))
+
+
 @app.command(epilog="Example: folio where 4711 0x7f2a5c0012c0")
 def where(
     pid: Pid,
@@ -237,7 +258,7 @@ def failed(name: str, error: Exception) -> int:
 
 def main() -> None:
     """Errors are one line on stderr, with exit status 2."""
-    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    known = {command.callback.__name__.rstrip("_") for command in app.registered_commands if command.callback}
     name = f"folio {sys.argv[1]}" if len(sys.argv) > 1 and sys.argv[1] in known else "folio"
     try:
         status = app(prog_name="folio", standalone_mode=False)

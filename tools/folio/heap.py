@@ -21,6 +21,7 @@ PLACES = ("thread", "cpu", "depot")
 HUGE_FREE, HUGE_LIVE = 0, 1
 WALK_MOST = 1 << 20  # magazines in one stack
 FIELDS_MOST = 1 << 21
+LIVE_SHIFT = 31  # of an entry of a granule
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class Heap:
             words = granules // 64
             body = metadata.gather(np.array([at + layout.field_bytes]), 3 * words + granules // 2)[0]
             entries = body[3 * words :].view(np.uint32)
-            first = np.flatnonzero(entries)
+            first = np.flatnonzero(entries >> LIVE_SHIFT)  # without it: a chunk that was lent to a bin
             length, offset = entries[first] & 0xFFFF, (entries[first] >> 16 & 63) * 64
             base = metadata.word(at + layout.field_base_offset)
             taken, resident = body[:words], body[words : 2 * words]
