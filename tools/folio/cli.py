@@ -153,6 +153,31 @@ def bins(
     leave(do(pid, sort, rows, every, times, json))
 
 
+@app.command(epilog="Example: folio top $(pidof redis-server)")
+def top(
+    pids: Annotated[
+        list[int] | None, typer.Argument(metavar="PID...", help="Running processes on Folio.", show_default=False)
+    ] = None,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")] = 1,
+) -> None:
+    """A live screen: the parts of the memory over time, bins by what they hold or waste, caches.
+
+    Keys: s sorts the bins, space freezes, enter opens a bin, t shows caches in place of bins, n the next process, q
+    ends.
+    """
+    if not pids:
+        raise FolioError("no process: folio top PID...; `pgrep -a NAME` finds processes by name")
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        raise FolioError("the screen needs a terminal; `folio bins PID --every 1` or `folio metrics PID` do not")
+    try:
+        from folio.top import show
+    except ImportError as error:
+        raise FolioError(
+            f"the screen needs {error.name}: pipx inject folio-tool textual (or pip install 'folio-tool[top]')"
+        ) from None
+    leave(show(pids, every))
+
+
 @app.command("map", epilog="Example: folio map $(pidof redis-server) -o heap.html --every 0.5 --times 120")
 def map_(
     pid: Pid,

@@ -122,6 +122,7 @@ TEST_F(Clock, CollectKeepsWhatIsLive) {
 // With a decay of an hour, in a child: the time of the next tick would stay that far off.
 
 TEST_F(Clock, DirtyMemoryStaysUnderItsFloorWithoutAnyTime) {
+  options.housekeeper = kHousekeeperOff;  // a sanitizer's own thread would call for one
   options.dirty_floor = 2;
   options.decay = 3600000;
   for (const size_t size : {size_t{16}, size_t{100}, size_t{1000}, size_t{3000}, size_t{5000}, 20 * kKiB}) {
@@ -136,6 +137,7 @@ TEST_F(Clock, DirtyMemoryStaysUnderItsFloorWithoutAnyTime) {
 
 // Of large and huge objects what was live since the last tick may stay, up to kLargeTolerated.
 TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
+  options.housekeeper = kHousekeeperOff;  // as above
   options.dirty_floor = 2;
   options.decay = 3600000;
   for (const size_t size : {100 * kKiB, 900 * kKiB, 3 * kMiB}) {
@@ -151,6 +153,7 @@ TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
 }
 
 TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
+  options.housekeeper = kHousekeeperOff;  // as above
   options.dirty_floor = 1;
   options.decay = 3600000;
   const int result = in_child([] {
@@ -165,6 +168,7 @@ TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
 }
 
 TEST_F(Clock, UnderTheFloorNothingGoesBeforeItsTime) {
+  options.housekeeper = kHousekeeperOff;  // as above
   options.dirty_floor = 64;
   options.decay = 3600000;
   const int result = in_child([] {

@@ -28,7 +28,10 @@ std::string object_words(const void* object) {
 
 class Free : public ::testing::Test {
  protected:
-  Free() { options.errors = kErrorsWarn; }
+  Free() {
+    options.errors = kErrorsWarn;
+    options.housekeeper = kHousekeeperOff;  // it would read options that the destructor writes
+  }
   ~Free() override { expect_everything_free(); }
 
   // What the body writes to standard error, without "folio: FUNC(ADDRESS): " and what follows the anchor.

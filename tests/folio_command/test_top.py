@@ -1,0 +1,193 @@
+"""folio top, driven by textual's own pilot: what it shows, its keys, processes that end."""
+
+import asyncio
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from conftest import folio, heap, running
+
+textual = pytest.importorskip("textual")
+
+from folio.parts import explain  # noqa: E402
+from folio.reader import Reader  # noqa: E402
+from folio.top import BinScreen, Top, Watched, rate_text, spark  # noqa: E402
+from textual.widgets import DataTable, Static  # noqa: E402
+
+STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
+
+
+@pytest.fixture(scope="module")
+def known():
+    with heap("known", options=STILL) as (pid, said):
+        yield pid, said
+
+
+def drive(pids, script, every=0.1, size=(80, 24)):
+    """Runs `script(app, pilot)` once the first look was drawn."""
+
+    async def session():
+        app = Top([Reader(pid) for pid in pids], every)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: app.now.looks and app.query_one(DataTable).row_count)
+            await script(app, pilot)
+
+    asyncio.run(session())
+
+
+async def until(pilot, true):
+    for _ in range(200):
+        if true():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError("did not come true")
+
+
+def shown(app, selector):
+    return app.query_one(selector, Static).render().plain
+
+
+def columns(app, number):
+    table = app.query_one(DataTable)
+    return [str(table.get_cell_at((row, number))).strip() for row in range(table.row_count)]
+
+
+def test_parts_and_bins_are_those_of_doctor(known):
+    parts = explain(Reader(known[0]))
+
+    async def script(app, pilot):
+        text = shown(app, "#parts")
+        assert len(text.splitlines()) == len(parts.values()) + 1
+        assert max(map(len, text.splitlines())) <= 80
+        assert text.startswith("live")
+        assert f"process {known[0]}" in shown(app, "#head")
+        table = app.query_one(DataTable)
+        assert table.row_count == len(parts.bins)
+        objects = dict(zip(columns(app, 0), columns(app, 2), strict=True))
+        for bin_ in parts.bins:
+            assert objects[str(bin_.number)] == f"{bin_.live_objects:,}"
+
+    drive([known[0]], script)
+
+
+def test_keys_sort_freeze_and_show_caches(known):
+    async def script(app, pilot):
+        held = columns(app, 0)
+        orders = [held]
+        for _ in range(3):
+            await pilot.press("s")
+            orders.append(columns(app, 0))
+        assert sorted(held) == sorted(orders[1])
+        assert orders[3] == [str(n) for n in sorted(map(int, held))], "the last is by size"
+        await pilot.press("space")
+        looks = len(app.now.looks)
+        await pilot.pause(0.5)
+        assert len(app.now.looks) <= looks + 1, "one may have been under way"
+        assert "frozen" in shown(app, "#head")
+        await pilot.press("space", "t")
+        assert any(name.startswith("thread cache at 0x") for name in columns(app, 0))
+        await until(pilot, lambda: len(app.now.looks) > looks + 1)
+
+    drive([known[0]], script)
+
+
+def test_enter_opens_a_bin(known):
+    async def script(app, pilot):
+        await pilot.press("space")  # so that the rows stay where they are
+        app.query_one(DataTable).focus()
+        number = columns(app, 0)[0]
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, BinScreen))
+        text = app.screen.query_one("#bin", Static).render().plain
+        assert text.startswith(f"bin {number}: ")
+        assert "% live" in text
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, BinScreen))
+
+    drive([known[0]], script)
+
+
+def test_several_processes_of_which_one_ends(known):
+    with heap("quiet", "8", options=STILL) as (other, _):
+
+        async def script(app, pilot):
+            await pilot.press("n")
+            assert app.now.pid == other
+            assert "2 of 2" in shown(app, "#head")
+            subprocess.run(["kill", "-9", str(other)], check=True)
+            await until(pilot, lambda: app.now.ended)
+            await until(pilot, lambda: "has ended" in shown(app, "#head"))
+            assert app.query_one(DataTable).row_count, "what was seen last stays"
+            await pilot.press("n")
+            assert app.now.pid == known[0]
+            assert not app.now.ended
+
+        drive([known[0], other], script)
+
+
+GROWS = """
+import time
+print("{}", flush=True)
+kept = []
+while True:
+    kept.append(bytes(100_000))
+    time.sleep(0.001)
+"""
+
+
+def test_rates_follow_a_program_that_grows():
+    with running(["/usr/bin/python3", "-c", GROWS]) as process:
+        process.stdout.readline()
+        watched = Watched(process.pid, Reader(process.pid), "")
+        watched.look()
+        assert watched.rate("live") is None, "not from one look"
+        asyncio.run(asyncio.sleep(0.3))
+        watched.look()
+        assert watched.rate("live") > 1e6
+        assert watched.rate("rss") > 1e6
+
+
+def test_small_texts():
+    assert spark([0, 4, 8], 5) == "   ▄█"
+    assert spark([], 3) == "   "
+    assert rate_text(None) == rate_text(0.5) == ""
+    assert rate_text(2048) == "+2.0 KiB/s"
+    assert rate_text(-1024) == "-1.0 KiB/s"
+
+
+def test_without_a_terminal_it_says_what_else_there_is(known):
+    done = folio("top", known[0])
+    assert done.returncode == 2
+    assert "needs a terminal" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "no process" in folio("top").stderr
+
+
+def read_until(terminal, text):
+    seen = b""
+    while text not in seen:
+        assert select.select([terminal], [], [], 20)[0], f"{text!r} did not come: {seen[-200:]!r}"
+        seen += os.read(terminal, 4096)
+
+
+def test_on_a_terminal_q_ends_it(known):
+    leader, follower = os.openpty()
+    fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "folio", "top", str(known[0])]
+    environment = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
+    try:
+        read_until(leader, b"fragmented")
+        os.write(leader, b"q")
+        read_until(leader, b"next: folio doctor")
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(leader)
+        os.close(follower)

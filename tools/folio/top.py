@@ -1,0 +1,331 @@
+"""`folio top`: the parts of a process's memory over time, its bins and its caches, on a live screen.
+
+A look is made once an interval, in a thread of its own, so that keys are answered meanwhile. What the library does not
+count, such as mallocs a second, is not shown: rates are differences between two looks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Static
+
+from folio import output
+from folio.bins import occupancy, ordered, wasted
+from folio.errors import FolioError, ProcessGone
+from folio.heap import FOLIO_OBJECTS, Heap
+from folio.parts import TITLES, BinParts, Parts, explain
+from folio.reader import Reader
+
+HISTORY = 120  # looks
+SPARK = " ▁▂▃▄▅▆▇█"
+SORTS = {"held": "what they hold", "wasted": "what they waste", "rate": "how fast they change", "size": "size"}
+STYLES = {
+    "live": "green",
+    "cached_threads": "cyan",
+    "cached_cpus": "cyan",
+    "cached_depot": "cyan",
+    "fragmented": "yellow",
+    "dirty": "magenta",
+    "metadata": "blue",
+    "padding": "magenta",
+    "own": "blue",
+    "not_folio": "white",
+}
+FILLS = ((0.0, "empty"), (0.25, "to a quarter"), (0.5, "to a half"), (0.75, "to three quarters"), (1.0, "almost full"))
+
+
+@dataclass(frozen=True)
+class Look:
+    at: float
+    parts: Parts
+    heap: Heap
+    purged: int
+
+    def live_of(self, number: int) -> int:
+        return next((b.live for b in self.parts.bins if b.number == number), 0)
+
+
+@dataclass
+class Watched:
+    """A process, and what was seen of it."""
+
+    pid: int
+    reader: Reader
+    command: str
+    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    ended: str = ""
+
+    def look(self) -> None:
+        if self.ended:
+            return
+        try:
+            reading = self.reader.reading()
+            parts = explain(self.reader, reading)
+            self.looks.append(Look(time.monotonic(), parts, reading.heap, self.reader.counter("purged")))
+        except ProcessGone:
+            self.ended = "has ended: this is what was seen last"
+        except FolioError as error:
+            self.ended = str(error)
+
+    def rate(self, what: str) -> float | None:
+        """Of a part of the last two looks, in bytes a second; also of "rss" and "purged"."""
+        if len(self.looks) < 2:
+            return None
+        before, now = self.looks[-2], self.looks[-1]
+
+        def value(look: Look) -> int:
+            return {"rss": look.parts.rss, "purged": look.purged}.get(what) or look.parts.values().get(what, 0)
+
+        return (value(now) - value(before)) / max(now.at - before.at, 1e-3)
+
+    def rate_of_bin(self, number: int) -> float:
+        if len(self.looks) < 2:
+            return 0.0
+        before, now = self.looks[-2], self.looks[-1]
+        return (now.live_of(number) - before.live_of(number)) / max(now.at - before.at, 1e-3)
+
+
+def rate_text(rate: float | None) -> str:
+    if rate is None or abs(rate) < 1:
+        return ""
+    return f"{'+' if rate > 0 else ''}{output.size(rate)}/s"
+
+
+def spark(values: list[int], width: int) -> str:
+    """The last `width` values, the greatest of them a whole cell high."""
+    values = values[-width:]
+    most = max(values, default=0)
+    return "".join(SPARK[round(8 * v / most)] if most and v > 0 else " " for v in values).rjust(width)
+
+
+def parts_text(watched: Watched, width: int) -> Text:
+    """A line for each part: size, share, bar, change a second, and the last looks."""
+    text = Text(no_wrap=True)
+    last = watched.looks[-1].parts
+    rest = max(width - 59, 10)
+    bars, sparks = rest // 2, rest - rest // 2
+    for key, value in last.values().items():
+        history = [look.parts.values()[key] for look in watched.looks]
+        text.append(f"{TITLES[key]:<21} {output.size(value):>10} {output.share(value, last.rss):>8} ")
+        text.append(f"{output.bar(value, last.rss, bars):<{bars}} ", STYLES[key])
+        text.append(f"{rate_text(watched.rate(key)):>14} ", "dim")
+        text.append(spark(history, sparks) + "\n", STYLES[key])
+    history = [look.parts.rss for look in watched.looks]
+    text.append(f"{'resident (RSS)':<21} {output.size(last.rss):>10} {'100.0 %':>8} {'':<{bars}} ", "bold")
+    text.append(f"{rate_text(watched.rate('rss')):>14} {spark(history, sparks)}", "bold")
+    return text
+
+
+class BinScreen(ModalScreen[None]):
+    """One bin: its chunks, and how full their folios are."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "back")]
+    CSS = """
+    BinScreen { align: center middle }
+    VerticalScroll { width: 76; height: 90%; border: round $accent; padding: 0 1 }
+    """
+
+    def __init__(self, heap: Heap, parts: BinParts) -> None:
+        super().__init__()
+        self.text = bin_text(heap, parts)
+
+    def compose(self) -> ComposeResult:
+        yield VerticalScroll(Static(self.text, id="bin"))
+        yield Footer()
+
+
+def bin_text(heap: Heap, parts: BinParts) -> Text:
+    bin_ = heap.bins[parts.number]
+    text = Text(f"bin {parts.number}: objects of {parts.size:,} bytes\n\n", "bold", no_wrap=True)
+    for name, value in [("live", parts.live), ("cached", sum(parts.cached.values())), ("fragmented", parts.fragmented),
+                        ("dirty", parts.dirty), ("padding", parts.padding)]:  # fmt: skip
+        text.append(f"{name:<12} {output.size(value):>10}  {output.bar(value, parts.resident, 40)}\n", "")
+    folios = np.bitwise_count(bin_.live) / FOLIO_OBJECTS
+    text.append(f"\nfolios ({FOLIO_OBJECTS} objects), by how many of their objects are live\n", "bold")
+    edges = [0.0, 1e-9, 0.25, 0.5, 0.75, 1.0, 2.0]
+    names = [*(name for _, name in FILLS), "full"]
+    for name, low, high in zip(names, edges[:-1], edges[1:], strict=True):
+        count = int(((folios >= low) & (folios < high)).sum())
+        text.append(f"{name:<18} {count:>8,}  {output.bar(count, folios.size, 40)}\n")
+    text.append("\nchunks\n", "bold")
+    live = np.bitwise_count(bin_.live).sum(axis=1)
+    for address, count in zip(bin_.chunks, live, strict=True):
+        share = int(count) / bin_.info.objects
+        text.append(f"{int(address):#x}  {100 * share:5.1f} % live  {output.bar(share, 1, 30)}\n")
+    return text
+
+
+class Top(App[None]):
+    CSS = """
+    #head { height: auto; text-style: bold } #parts { height: auto; margin: 1 0 }
+    DataTable { height: 1fr }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("s", "sort", "sort"),
+        Binding("space", "freeze", "freeze"),
+        Binding("t", "caches", "bins or caches"),
+        Binding("enter", "open", "open a bin", priority=False),
+        Binding("n", "next", "next process"),
+    ]
+
+    def __init__(self, readers: list[Reader], every: float) -> None:
+        super().__init__()
+        self.watched = [Watched(r.process.pid, r, output.one_line(r.process.command(), 60)) for r in readers]
+        self.every = every
+        self.shown = 0
+        self.sort = "held"
+        self.caches = False
+        self.frozen = False
+        self.looking = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        yield Static(id="parts")
+        yield DataTable(id="table", cursor_type="row", zebra_stripes=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.title = "folio top"
+        self.begin_look()
+        self.set_interval(self.every, self.begin_look)
+
+    # ---- Looks ----
+
+    def begin_look(self) -> None:
+        if self.frozen or self.looking:
+            return
+        self.looking = True
+        self.run_worker(self.look_at_all, thread=True)
+
+    def look_at_all(self) -> None:
+        for watched in self.watched:
+            watched.look()
+        self.call_from_thread(self.end_look)
+
+    def end_look(self) -> None:
+        self.looking = False
+        self.draw()
+
+    # ---- The screen ----
+
+    @property
+    def now(self) -> Watched:
+        return self.watched[self.shown]
+
+    def draw(self) -> None:
+        watched = self.now
+        self.query_one("#head", Static).update(self.head_text(watched))
+        if not watched.looks:
+            return
+        self.query_one("#parts", Static).update(parts_text(watched, self.size.width))
+        table = self.query_one("#table", DataTable)
+        row, scroll = table.cursor_row, table.scroll_y
+        table.clear(columns=True)
+        if self.caches:
+            self.fill_caches(table, watched.looks[-1].heap)
+        else:
+            self.fill_bins(table, watched)
+        if table.row_count:
+            table.move_cursor(row=min(row, table.row_count - 1), scroll=False)
+            table.scroll_to(y=scroll, animate=False)
+
+    def head_text(self, watched: Watched) -> Text:
+        text = Text(f"process {watched.pid}: {watched.command}", no_wrap=True)
+        if len(self.watched) > 1:
+            text.append(f"  ({self.shown + 1} of {len(self.watched)})")
+        if watched.looks:
+            last = watched.looks[-1]
+            purged = rate_text(watched.rate("purged"))
+            text.append(f"\n{output.counted(last.parts.threads, 'thread')} with a cache, "
+                        f"purged {output.size(last.purged)} in all{' ' + purged if purged else ''}, "
+                        f"read in {last.parts.seconds * 1000:.0f} ms", "dim")  # fmt: skip
+        if watched.ended:
+            text.append(f"\n{watched.ended}", "red")
+        elif self.frozen:
+            text.append("\nfrozen: space goes on", "reverse")
+        return text
+
+    def rows(self, watched: Watched) -> list[BinParts]:
+        parts = watched.looks[-1].parts
+        if self.sort == "rate":
+            return sorted(parts.bins, key=lambda b: -abs(watched.rate_of_bin(b.number)))
+        return ordered(parts, self.sort)
+
+    def fill_bins(self, table: DataTable, watched: Watched) -> None:
+        table.add_columns("bin", "object", "live objects", "resident", "not live", "occupied", "live, change")
+        for b in self.rows(watched):
+            table.add_row(
+                str(b.number),
+                right(f"{b.size:,}", 7),
+                right(f"{b.live_objects:,}", 12),
+                right(output.size(b.resident), 10),
+                right(output.size(wasted(b)), 10),
+                right(f"{100 * occupancy(b):.0f} %", 6),
+                right(rate_text(watched.rate_of_bin(b.number)), 12),
+                key=str(b.number),
+            )
+
+    def fill_caches(self, table: DataTable, heap: Heap) -> None:
+        table.add_columns("cache", "free objects in it")
+        threads, cpus = (heap.cached_by_owner.get(place, {}) for place in ("thread", "cpu"))
+        rows = [(f"thread cache at {heap.snapshot.thread_caches[i]:#x}", held) for i, held in threads.items()]
+        rows += [(f"CPU cache {i}", held) for i, held in cpus.items()]
+        rows.append(("depot", sum(heap.cached_by_owner.get("depot", {}).values())))
+        for name, held in sorted(rows, key=lambda row: -row[1]):
+            table.add_row(name, right(output.size(held), 12))
+
+    # ---- Keys ----
+
+    def action_sort(self) -> None:
+        names = list(SORTS)
+        self.sort = names[(names.index(self.sort) + 1) % len(names)]
+        self.notify(f"bins by {SORTS[self.sort]}", timeout=2)
+        self.draw()
+
+    def action_freeze(self) -> None:
+        self.frozen = not self.frozen
+        self.draw()
+
+    def action_caches(self) -> None:
+        self.caches = not self.caches
+        self.draw()
+
+    def action_next(self) -> None:
+        self.shown = (self.shown + 1) % len(self.watched)
+        self.draw()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        self.open_bin(event.row_key.value)
+
+    def action_open(self) -> None:
+        pass  # the table says which row: on_data_table_row_selected
+
+    def open_bin(self, key: str | None) -> None:
+        if key is None or not key.isdigit() or not self.now.looks:
+            return
+        last = self.now.looks[-1]
+        parts = next((b for b in last.parts.bins if b.number == int(key)), None)
+        if parts is not None:
+            self.push_screen(BinScreen(last.heap, parts))
+
+
+def right(text: str, width: int) -> Text:
+    return Text(text.rjust(width), no_wrap=True)
+
+
+def show(pids: list[int], every: float) -> int:
+    app = Top([Reader(pid) for pid in pids], every)
+    app.run()
+    output.next_command(f"folio doctor {app.now.pid}  (why the memory is there)")
+    return 0
