@@ -103,7 +103,7 @@ def cc1plus() -> str:
 def orders(data: Path, quick: bool) -> None:
     path = data / "orders.jsonl"
     if not path.exists():
-        call("/usr/bin/python3", str(ROOT / "tools" / "try_work.py"), "--generate", str(path))
+        call("/usr/bin/python3", str(ROOT / "tools" / "folio" / "example.py"), "--generate", str(path))
         if quick:
             path.write_text("".join(path.read_text().splitlines(keepends=True)[:1000]))
 
@@ -148,7 +148,7 @@ def applications() -> list[Application]:
         Application(
             "python",
             "/usr/bin/python3",
-            [str(ROOT / "tools" / "try_work.py"), "{data}/orders.jsonl"],
+            [str(ROOT / "tools" / "folio" / "example.py"), "{data}/orders.jsonl"],
             PROGRAM_FIGURES,
             needs=("/usr/bin/python3",),
             environment={"PYTHONMALLOC": "malloc"},

@@ -113,9 +113,11 @@ bool find_run(Field& f, unsigned count, unsigned step, Run* best) {
       if (!found || run.better(*best)) *best = run;
       found = true;
     };
-    if (end - at >= count) {
+    // Nothing more in this free run is better.
+    const auto settled = [&] { return found && best->missing == 0 && end - at >= best->length; };
+    if (end - at >= count && !settled()) {
       consider(round_up(at, step));
-      for (unsigned low = at; (low = next_bit(resident, low, end)) < end;) {
+      for (unsigned low = at; !settled() && (low = next_bit(resident, low, end)) < end;) {
         const unsigned high = next_bit(missing, low, end);
         consider(round_up(low, step));
         if (high - at >= count) consider(round_down(high - count, step));

@@ -198,6 +198,17 @@ class TestRun:
     def test_the_short_set_exists(self):
         assert set(run.SHORT_SET) <= {c.name for c in cases.CASES}
 
+    def test_files_of_this_project_that_applications_name_are_there(self):
+        root = str(applications.ROOT)
+        named = [word for app in applications.applications() for word in app.arguments if word.startswith(root)]
+        assert named
+        for word in named:
+            assert Path(word).exists(), word
+
+    def test_the_example_program_writes_its_data(self, tmp_path):
+        applications.orders(tmp_path, True)
+        assert len((tmp_path / "orders.jsonl").read_text().splitlines()) == 1000
+
     def test_names_differ(self):
         names = [c.name for c in [*cases.CASES, *applications.applications()]]
         assert len(set(names)) == len(names)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The work of `make try`: orders from a JSON file go through dictionaries, an SQLite database and back to JSON.
 
-    try_work.py --generate FILE    writes the orders, the same every time
-    try_work.py FILE               does the work and prints a digest of its results
+    example.py --generate FILE    writes the orders, the same every time
+    example.py FILE               does the work and prints a digest of its results
 
 Only Python's own modules. Under PYTHONMALLOC=malloc each of the interpreter's objects is one malloc, as each of
 SQLite's is anyway: some ten million in a run, from 16 bytes to megabytes, with lifetimes from one expression to the
@@ -124,7 +124,7 @@ def main(arguments: list[str]) -> int:
     elif len(arguments) == 1:
         print(work(arguments[0]))
     else:
-        print("usage: try_work.py [--generate] FILE", file=sys.stderr)
+        print("usage: example.py [--generate] FILE", file=sys.stderr)
         return 2
     return 0
 
