@@ -121,6 +121,7 @@ class BinScenario {
       got += n;
     }
     std::sort(all.begin(), all.end());
+    for (void* object : all) *static_cast<char*>(object) = 1;  // pages come ahead only where a program writes
     for (unsigned f = 0; f < shape_.size(); ++f) {
       const unsigned first = f * folio::kFolioObjects, last = std::min(first + folio::kFolioObjects, info.objects);
       left_.emplace_back(all.begin() + first, all.begin() + first + shape_[f]);

@@ -136,6 +136,7 @@ TEST(Residency, WhatCameAheadIsDirtyAndGoesLikeIt) {
     // Until the last take made something resident that is not taken.
     while (delta.dirty() < static_cast<int64_t>(32 * kKiB)) {
       const unsigned got = take_objects(bin, some, kFolioObjects);
+      for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
       objects.insert(objects.end(), some, some + got);
       ASSERT_LT(objects.size(), info_of(bin).objects);
     }
@@ -147,6 +148,20 @@ TEST(Residency, WhatCameAheadIsDirtyAndGoesLikeIt) {
     Descriptor& d = *place_of(objects[0]).descriptor;
     EXPECT_EQ(resident_units(d), objects.size() / kFolioObjects);
     give(bin, objects);
+  });
+}
+
+TEST(Residency, WhatAProgramNeverTouchesStaysUntouched) {
+  EXPECT_IN_FRESH_HEAP([] {
+    for (const size_t size : {16, 64, 1024}) {
+      void* some[kFolioObjects];
+      for (unsigned taken = 0; taken < info_of(bin_of(size)).objects;) {
+        const unsigned got = take_objects(bin_of(size), some, kFolioObjects);
+        ASSERT_NE(got, 0u);
+        taken += got;
+      }
+      EXPECT_EQ(resident_pages(chunk_start(some[0]), kChunkBytes), 0u) << size;
+    }
   });
 }
 
