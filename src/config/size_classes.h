@@ -23,6 +23,12 @@ inline constexpr size_t kChunkBytes = size_t{1} << kChunkShift;
 inline constexpr unsigned kFolioObjects = 64;
 inline constexpr size_t kPageBytesLeast = 4096;  // the real page size is read at run time and is a multiple of this
 
+// The first object of a chunk lies up to 15 pages into it, by the chunk's number. If it lay at the start, the first
+// pages of all bins, the busiest ones of a small heap, would share a set of a data TLB that is addressed as those of
+// 64 entries and 16 sets are. (Pointers through the first pages of 22 bins: 1.7 ns each in place of 2.6.)
+inline constexpr unsigned kColours = 16;
+inline constexpr size_t kColourMost = (kColours - 1) * kPageBytesLeast;
+
 // A bin. 0 is "not Folio's": null, foreign addresses, and everything that never has an open fast path.
 enum class BinId : uint8_t { kNone = 0 };
 constexpr unsigned index(BinId bin) { return static_cast<unsigned>(bin); }
@@ -81,7 +87,7 @@ namespace sizes {
 constexpr BinInfo make_info(uint32_t size) {
   BinInfo info{};
   info.size = size;
-  info.objects = static_cast<uint32_t>(kChunkBytes / size);
+  info.objects = static_cast<uint32_t>((kChunkBytes - kColourMost) / size);
   info.multiplier = ((uint64_t{1} << kDivisionShift) + size - 1) / size;
   info.folios = static_cast<uint16_t>((info.objects + kFolioObjects - 1) / kFolioObjects);
   const unsigned last = info.objects % kFolioObjects;

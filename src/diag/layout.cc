@@ -96,6 +96,7 @@ const Layout folio_layout = {
     .hint_block_bytes = sizeof(HintBlock),
     .cpu_cache_bytes = sizeof(CpuCache),
     .depot_shards = kShardsMost,
+    .descriptor_first_offset = offsetof(Descriptor, first),
 };
 }
 

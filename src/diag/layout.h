@@ -34,7 +34,7 @@ struct Layout {
   uint32_t metadata_piece_used_offset, metadata_piece_bytes_offset, metadata_piece_previous_offset;
   uint32_t option_count, option_row_bytes;
   uint32_t collect_wanted_offset, collect_done_offset;
-  uint32_t hint_block_bytes, cpu_cache_bytes, depot_shards;
+  uint32_t hint_block_bytes, cpu_cache_bytes, depot_shards, descriptor_first_offset;
 };
 
 }  // namespace folio

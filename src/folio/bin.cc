@@ -107,7 +107,7 @@ unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
       }
       if (got == want) return got;
       if (got == before) mend_dirty(*d);
-      slot = window_slot(d->chunk) + 1;
+      slot = window_slot(d->first) + 1;
     }
   }
   return got;
@@ -142,6 +142,16 @@ bool wants_huge_pages(BinId bin) {
   return chunks == kFrom;
 }
 
+}  // namespace
+
+char* first_object(char* chunk, const BinInfo& info) {
+  const size_t alignment = size_t{1} << info.natural_shift, page = os::page_bytes();
+  const size_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
+  return chunk + round_down(number % kColours * kPageBytesLeast, alignment > page ? alignment : page);
+}
+
+namespace {
+
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
 // chunk's address space and nothing else.
 Descriptor* open_chunk(BinId bin) {
@@ -151,10 +161,10 @@ Descriptor* open_chunk(BinId bin) {
   HintBlock* block = window == nullptr ? nullptr : block_for(bin, window);
   auto* d = block == nullptr ? nullptr : static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
   if (d == nullptr) return nullptr;  // no metadata: the chunk's address space is lost, the process is out of memory
-  d->chunk = chunk;
+  d->first = first_object(chunk, info_of(bin));
   d->block = block;
   d->bin = bin;
-  d->seal = Descriptor::seal_for(chunk, bin);
+  d->seal = Descriptor::seal_for(d->first, bin);
   d->huge_pages = wants_huge_pages(bin) && os::prefer_huge_pages(chunk, kChunkBytes);
   if (d->huge_pages) note_all_resident(*d);
   set_chunk(window, chunk, d, index(bin));
@@ -258,7 +268,7 @@ struct GivenFinder {
 
   // Sets descriptor and number, or returns false after a report.
   bool find(void* object) {
-    if (descriptor == nullptr || chunk_start(object) != descriptor->chunk || !find_in_chunk(object)) {
+    if (descriptor == nullptr || chunk_start(object) != descriptor->chunk() || !find_in_chunk(object)) {
       const Place place = place_of(object);
       if (place.descriptor == nullptr || place.base != object || place.descriptor->bin != bin) {
         report_not_start(function, object, place, bin);
@@ -271,9 +281,8 @@ struct GivenFinder {
   }
 
   bool find_in_chunk(void* object) {
-    const BinInfo& info = info_of(bin);
-    number = object_number(info, object);
-    return number < info.objects && object_at(*descriptor, number) == object;
+    number = object_number(*descriptor, object);
+    return number < info_of(bin).objects && object_at(*descriptor, number) == object;
   }
 };
 
@@ -296,7 +305,7 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
     if (!finder.find(objects[i])) continue;
     const unsigned folio = finder.number / kFolioObjects;
     const uint64_t bit = uint64_t{1} << finder.number % kFolioObjects;
-    const uint64_t key = (reinterpret_cast<uintptr_t>(finder.descriptor->chunk) >> kChunkShift) * 61 + folio;
+    const uint64_t key = (reinterpret_cast<uintptr_t>(finder.descriptor->first) >> kChunkShift) * 61 + folio;
     unsigned at = static_cast<unsigned>(key * 0x9E3779B97F4A7C15u >> 57);
     unsigned found;
     while ((found = number_in[at]) != 0 &&
@@ -321,7 +330,7 @@ Place place_of(const void* address) {
   // used.
   if (index(d->bin) != chunk_code(address) || !d->sealed()) return {nullptr, 0, nullptr, nullptr, true};
   const BinInfo& info = d->info();
-  const unsigned object = object_number(info, address);
+  const unsigned object = object_number(*d, address);
   if (object >= info.objects) return {nullptr, 0, nullptr, nullptr, false};
   return {d, object, object_at(*d, object), d->slot(object) + info.size, false};
 }
@@ -350,7 +359,7 @@ void report_not_start(const char* function, const void* address, const Place& pl
   }
   line << "not the start of an object: ";
   if (place.descriptor == nullptr) {
-    line << "in the unused end of a chunk (bin " << static_cast<uint64_t>(index(bin)) << ")";
+    line << "in an unused part of a chunk (bin " << static_cast<uint64_t>(index(bin)) << ")";
   } else {
     line << "inside a ";
     put_bin(line, bin) << " at " << static_cast<const void*>(place.base);
@@ -368,7 +377,7 @@ bool check_folio(Descriptor& d, unsigned folio) {
   if (fullness != kFull) {
     const uint64_t bits = d.hint(fullness, folio / 64).load(order::relaxed);  // relaxed: nothing is in flight
     if (((bits >> folio % 64 & 1) != 0) == (fullness == kEmpty)) return false;
-    const unsigned slot = window_slot(d.chunk);
+    const unsigned slot = window_slot(d.first);
     const uint64_t chunks = d.block->chunks[fullness][slot / 64].load(order::relaxed);  // relaxed: nothing is in flight
     const uint64_t summary = d.block->summary[fullness].load(order::relaxed);           // relaxed: nothing is in flight
     if ((chunks >> slot % 64 & 1) == 0 || (summary >> slot / 64 & 1) == 0) return false;

@@ -25,6 +25,7 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
+#include "space/chunk_table.h"
 
 namespace folio {
 
@@ -33,20 +34,22 @@ struct HintBlock;
 using Word = Atomic<uint64_t>;
 
 struct Descriptor {
-  char* chunk;       // start of the chunk
+  char* first;       // the chunk's first object
   HintBlock* block;  // holds the chunk's own hints
   BinId bin;
   bool huge_pages;  // its pages come, and had better go, all at once
-  uint32_t seal;    // of the two above; a descriptor whose seal is broken was overwritten
+  uint32_t seal;    // of first and bin; a descriptor whose seal is broken was overwritten
 
   static size_t bytes_for(BinId bin);
-  static uint32_t seal_for(const char* chunk, BinId bin) {
-    return static_cast<uint32_t>((reinterpret_cast<uintptr_t>(chunk) >> kChunkShift) * 0x9e3779b1u) ^
-           (index(bin) << 24) ^ 0x666f6c69u;
+  static uint32_t seal_for(const char* first, BinId bin) {
+    const uint64_t mixed = reinterpret_cast<uintptr_t>(first) * uint64_t{0x9E3779B97F4A7C15};
+    return static_cast<uint32_t>(mixed >> 32) ^ (index(bin) << 24) ^ 0x666f6c69u;
   }
 
+  char* chunk() const { return chunk_start(first); }
+
   const BinInfo& info() const { return info_of(bin); }
-  bool sealed() const { return seal == seal_for(chunk, bin); }
+  bool sealed() const { return seal == seal_for(first, bin); }
 
   Word* words() { return reinterpret_cast<Word*>(this + 1); }
   unsigned hint_words() const { return (info().folios + 63u) / 64u; }
@@ -58,7 +61,7 @@ struct Descriptor {
   Word& occupancy(unsigned folio) { return words()[3 * hint_words() + 2 * residency_words() + folio]; }
 
   uint64_t valid(unsigned folio) const { return folio + 1u == info().folios ? info().last_valid : ~uint64_t{0}; }
-  char* slot(unsigned object) const { return chunk + size_t{object} * info().size; }
+  char* slot(unsigned object) const { return first + size_t{object} * info().size; }
 };
 static_assert(sizeof(Descriptor) % sizeof(Word) == 0);
 
@@ -71,10 +74,15 @@ inline size_t Descriptor::bytes_for(BinId bin) {
 
 inline char* object_at(const Descriptor& d, unsigned object) { return d.slot(object); }
 
-// The number in its chunk of the slot that holds `address`. At least info.objects for the chunk's unused tail.
-inline unsigned object_number(const BinInfo& info, const void* address) {
-  const uint64_t offset = reinterpret_cast<uintptr_t>(address) % kChunkBytes;
-  return static_cast<unsigned>((offset * info.multiplier) >> kDivisionShift);
+// The number in its chunk of the slot that holds `address`, which lies in the chunk. At least info.objects where that
+// is before the first object or behind the last.
+inline unsigned object_number(const Descriptor& d, const void* address) {
+  const uint64_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(d.first);
+  if (offset >= kChunkBytes) return d.info().objects;
+  return static_cast<unsigned>((offset * d.info().multiplier) >> kDivisionShift);
 }
+
+// Where the first object of a chunk of this bin lies: a whole number of pages into it, aligned as the bin promises.
+char* first_object(char* chunk, const BinInfo& info);
 
 }  // namespace folio

@@ -26,13 +26,13 @@ uint64_t raised(Descriptor& d, Fullness fullness, unsigned w) {
 }  // namespace
 
 void raise_chunk(Descriptor& d, unsigned hint) {
-  const unsigned slot = window_slot(d.chunk);
+  const unsigned slot = window_slot(d.first);
   raise_bit(d.block->chunks[hint][slot / 64], uint64_t{1} << slot % 64);
   raise_bit(d.block->summary[hint], uint64_t{1} << slot / 64);
 }
 
 void lower_chunk(Descriptor& d, unsigned hint) {
-  const unsigned slot = window_slot(d.chunk);
+  const unsigned slot = window_slot(d.first);
   lower_bit(d.block->chunks[hint][slot / 64], uint64_t{1} << slot % 64);
   if (hint != kDirty && find_folio(d, static_cast<Fullness>(hint)) >= 0) raise_chunk(d, hint);
 }

@@ -32,9 +32,12 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
   const Unit last = unit_at(d.info(), to - 1);
   const unsigned folios = last.first + last.folios - first;
   const size_t folio_bytes = size_t{d.info().size} * kFolioObjects;
-  char* start = d.chunk + first * folio_bytes;
-  size_t bytes = round_up(folios * folio_bytes, os::page_bytes());
-  if (start + bytes > d.chunk + kChunkBytes) bytes = static_cast<size_t>(d.chunk + kChunkBytes - start);
+  // All of them are all of the chunk, which may be a huge page.
+  const bool whole = folios == d.info().folios;
+  char* const start = whole ? d.chunk() : d.first + first * folio_bytes;
+  char* const chunk_end = d.chunk() + kChunkBytes;
+  size_t bytes = whole ? kChunkBytes : round_up(folios * folio_bytes, os::page_bytes());
+  if (start + bytes > chunk_end) bytes = static_cast<size_t>(chunk_end - start);
   const bool gone = purge_pages(start, bytes);
   for (unsigned unit = from; unit < to; ++unit) {
     const uint64_t bit = uint64_t{1} << unit % 64;
@@ -188,7 +191,7 @@ bool visit_dirty(unsigned bin, Visit&& visit) {
       Descriptor* d = find_chunk(*block, kDirty, slot);
       if (d == nullptr) break;
       if (!visit(*d)) return false;
-      slot = window_slot(d->chunk) + 1;
+      slot = window_slot(d->first) + 1;
     }
   }
   return true;

@@ -87,8 +87,10 @@ void touch_ahead(Descriptor& d, unsigned unit) {
   const BinInfo& info = d.info();
   const size_t each = unit_bytes(info), offset = unit * each;
   const size_t wanted = offset >> kAheadShift < kAheadMost ? offset >> kAheadShift : kAheadMost;
-  const size_t bytes = round_down(wanted, os::page_bytes());
-  if (bytes <= os::page_bytes() || !touches(d.chunk + offset)) return;
+  // The last unit may be a part of one.
+  const size_t left = round_up(size_t{info.objects} * info.size, os::page_bytes()) - offset;
+  const size_t bytes = wanted < left ? round_down(wanted, os::page_bytes()) : left;
+  if (bytes <= os::page_bytes() || !touches(d.first + offset)) return;
   // Units that nobody has, claimed while their pages come. Not the last one, which may end within a page.
   const unsigned units = units_of(info);
   unsigned end = unit + 1;
@@ -98,7 +100,7 @@ void touch_ahead(Descriptor& d, unsigned unit) {
     ++end;
   }
   const size_t reach = end * each - offset;
-  const bool there = os::populate(d.chunk + offset, bytes < reach ? bytes : reach);
+  const bool there = os::populate(d.first + offset, bytes < reach ? bytes : reach);
   for (unsigned u = unit + 1; u < end; ++u) {
     // Relaxed: the claim is held; the next taker comes after its release.
     if (there && (d.resident(u / 64).fetch_or(bit_of(u), order::relaxed) & bit_of(u)) == 0) {

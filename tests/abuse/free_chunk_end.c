@@ -1,5 +1,5 @@
 // The end of a chunk, where no object has room.
-// expect-line: *({end}): not the start of an object: in the unused end of a chunk (bin {bin}) #invalid-free
+// expect-line: *({end}): not the start of an object: in an unused part of a chunk (bin {bin}) #invalid-free
 #include "abuse.h"
 
 int main(void) {

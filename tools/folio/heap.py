@@ -51,6 +51,7 @@ class Bin:
 
     info: BinInfo
     chunks: np.ndarray  # addresses
+    first: np.ndarray  # addresses of the first objects
     descriptors: np.ndarray  # addresses
     taken: np.ndarray  # occupancy words: (chunks, folios)
     resident: np.ndarray  # resident words: (chunks, residency_words)
@@ -157,7 +158,8 @@ class Heap:
         hints, residency = info.hint_words, info.residency_words
         taken = metadata.gather(at + 8 * (3 * hints + 2 * residency), info.folios)
         resident = metadata.gather(at + 8 * 3 * hints, residency)
-        return Bin(info, self.numbers[mine] << layout.chunk_shift, descriptors, taken, resident)
+        first = metadata.gather(descriptors + layout.descriptor_first_offset, 1)[:, 0].astype(np.int64)
+        return Bin(info, self.numbers[mine] << layout.chunk_shift, first, descriptors, taken, resident)
 
     def _read_fields(self) -> list[Field]:
         layout, metadata = self.layout, self.snapshot.metadata
@@ -280,8 +282,8 @@ class Heap:
     ) -> None:
         info, shift = bin_.info, self.layout.chunk_shift
         chunk = np.clip(np.searchsorted(bin_.chunks, objects, side="right") - 1, 0, None)
-        number = (objects - bin_.chunks[chunk]) // info.size
-        good = (objects >> shift << shift == bin_.chunks[chunk]) & (number < info.objects)
+        number = (objects - bin_.first[chunk]) // info.size
+        good = (objects >> shift << shift == bin_.chunks[chunk]) & (number >= 0) & (number < info.objects)
         folio, bit = number // FOLIO_OBJECTS, (number % FOLIO_OBJECTS).astype(np.uint64)
         chunk, folio, bit, owner = (each[good] for each in (chunk, folio, bit, magazines.owners[row]))
         free_to_mark = bin_.taken.copy()

@@ -194,15 +194,15 @@ def bin_parts(bin_: Bin, row: np.ndarray, page: np.ndarray, pages_per_chunk: int
     parts.padding = int((present & can_go & untouched).sum()) * PAGE
     parts.dirty = int((present & can_go & ~untouched).sum()) * PAGE
     kept = present & ~can_go
-    parts.live = int(bytes_by_page(bin_, bin_.live[rows], pages_per_chunk)[kept].sum())
+    parts.live = int(bytes_by_page(bin_, rows, bin_.live[rows], pages_per_chunk)[kept].sum())
     for place in PLACES:
         if cached[place]:
-            parts.cached[place] = int(bytes_by_page(bin_, bin_.cached[place][rows], pages_per_chunk)[kept].sum())
+            parts.cached[place] = int(bytes_by_page(bin_, rows, bin_.cached[place][rows], pages_per_chunk)[kept].sum())
     parts.fragmented = int(kept.sum()) * PAGE - parts.live - sum(parts.cached.values())
     return parts
 
 
-def bytes_by_page(bin_: Bin, words: np.ndarray, pages_per_chunk: int) -> np.ndarray:
+def bytes_by_page(bin_: Bin, rows: np.ndarray, words: np.ndarray, pages_per_chunk: int) -> np.ndarray:
     """How many bytes of each page belong to objects whose bit is set: (chunks, pages)."""
     info = bin_.info
     padded = np.concatenate([words, np.zeros((len(words), 1), dtype=np.uint64)], axis=1)
@@ -215,7 +215,14 @@ def bytes_by_page(bin_: Bin, words: np.ndarray, pages_per_chunk: int) -> np.ndar
     at_edge = padded[:, folio]
     below = np.bitwise_count(at_edge & ((np.uint64(1) << bit) - np.uint64(1)))
     bytes_before = (before[:, folio] + below) * info.size + (at_edge >> bit & np.uint64(1)).astype(np.int64) * inside_
-    return np.diff(bytes_before, axis=1)
+    return in_chunk(np.diff(bytes_before, axis=1), bin_, rows, 0)
+
+
+def in_chunk(by_page: np.ndarray, bin_: Bin, rows: np.ndarray, before: int | bool) -> np.ndarray:
+    """From pages counted from the first object on to pages of the chunk; those `before` it get that value."""
+    skipped = (bin_.first[rows] - bin_.chunks[rows]) // PAGE
+    page = np.arange(by_page.shape[1]) - skipped[:, None]
+    return np.where(page < 0, before, np.take_along_axis(by_page, np.maximum(page, 0), axis=1))
 
 
 def free_pages(bin_: Bin, rows: np.ndarray, pages_per_chunk: int) -> tuple[np.ndarray, np.ndarray]:
@@ -224,8 +231,8 @@ def free_pages(bin_: Bin, rows: np.ndarray, pages_per_chunk: int) -> tuple[np.nd
     taken, resident = bin_.taken[rows], bin_.resident[rows]
     if info.tracks_objects:
         return (
-            bytes_by_page(bin_, taken, pages_per_chunk) == 0,
-            bytes_by_page(bin_, resident, pages_per_chunk) == 0,
+            bytes_by_page(bin_, rows, taken, pages_per_chunk) == 0,
+            bytes_by_page(bin_, rows, resident, pages_per_chunk) == 0,
         )
     folios = unit_folios(info.size)
     starts = np.arange(0, info.folios, folios)
@@ -233,7 +240,7 @@ def free_pages(bin_: Bin, rows: np.ndarray, pages_per_chunk: int) -> tuple[np.nd
     units = np.arange(len(starts))
     untouched = (resident[:, units // 64] >> (units % 64).astype(np.uint64) & np.uint64(1)) == 0
     unit = np.minimum(np.arange(pages_per_chunk) * PAGE // (folios * FOLIO_OBJECTS * info.size), len(starts) - 1)
-    return empty[:, unit], untouched[:, unit]
+    return in_chunk(empty[:, unit], bin_, rows, True), in_chunk(untouched[:, unit], bin_, rows, True)
 
 
 def unit_folios(size: int) -> int:

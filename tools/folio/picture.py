@@ -53,9 +53,9 @@ def picture_of(reading: Reading, cells_most: int = CELLS_MOST) -> Picture:
     for number, bin_ in heap.bins.items():
         mine = np.flatnonzero(codes == number)
         of_bin = np.searchsorted(bin_.chunks, rows[mine] << heap.layout.chunk_shift)
-        live[mine] = bytes_by_page(bin_, bin_.live[of_bin], pages_a_chunk)
+        live[mine] = bytes_by_page(bin_, of_bin, bin_.live[of_bin], pages_a_chunk)
         for place in PLACES:
-            cached[mine] += bytes_by_page(bin_, bin_.cached[place][of_bin], pages_a_chunk)
+            cached[mine] += bytes_by_page(bin_, of_bin, bin_.cached[place][of_bin], pages_a_chunk)
     addresses = rows << heap.layout.chunk_shift
     bins = np.where(codes == heap.layout.code_large, LARGE, np.where(codes < heap.layout.code_huge_start, codes, HUGE))
     live_large(heap, addresses, bins, live)

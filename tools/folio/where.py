@@ -36,11 +36,12 @@ def in_chunk(heap: Heap, entry: int, address: int) -> dict[str, Any]:
     info = bin_.info
     chunk = address >> heap.layout.chunk_shift << heap.layout.chunk_shift
     row = int(np.searchsorted(bin_.chunks, chunk))
-    number = (address - chunk) // info.size
+    first = int(bin_.first[row])
+    number = (address - first) // info.size
     found: dict[str, Any] = {"bin": info.number, "slot_bytes": info.size, "chunk": chunk}
-    if number >= info.objects:
-        return {**found, "kind": "tail of a chunk", "state": "belongs to no object"}
-    base = chunk + number * info.size
+    if not 0 <= number < info.objects:
+        return {**found, "kind": "unused part of a chunk", "state": "belongs to no object"}
+    base = first + number * info.size
     folio, bit = divmod(number, FOLIO_OBJECTS)
 
     def has(words: np.ndarray) -> bool:

@@ -39,6 +39,11 @@ struct Objects {
   unsigned count;
 };
 
+inline folio::BinId bin_for(size_t size) {
+  return folio::is_power_of_two(size) ? folio::aligned_bin(size, size) : folio::bin_of(size);
+}
+inline unsigned objects_of(size_t size) { return folio::info_of(bin_for(size)).objects; }  // in a chunk
+
 // Objects whose bits are set, in all chunks of the bin; `all` counts what the chunks hold.
 inline unsigned taken_objects(folio::BinId bin, unsigned* all = nullptr) {
   unsigned taken = 0, total = 0;
@@ -68,7 +73,7 @@ inline unsigned reachable_objects(folio::BinId bin) {
 inline bool dirt_is_forgotten(folio::Descriptor& d) {
   using namespace folio;
   const BinInfo& info = d.info();
-  const unsigned shift = info.tracks_objects ? 0 : unit_shift(info), slot = window_slot(d.chunk);
+  const unsigned shift = info.tracks_objects ? 0 : unit_shift(info), slot = window_slot(d.first);
   bool dirty = false;
   for (unsigned first = 0; first < info.folios; first += 1u << shift) {
     const unsigned unit = first >> shift;
@@ -89,9 +94,7 @@ class BinScenario {
   // `shape`: objects taken of the chunk's first folios; all others are full. Empty: no chunk is open. `purged`: what is
   // free at first is not resident.
   BinScenario(size_t size, std::vector<unsigned> shape, std::vector<std::vector<Op>> threads, bool purged = false)
-      : bin_(folio::is_power_of_two(size) ? folio::aligned_bin(size, size) : folio::bin_of(size)),
-        shape_(std::move(shape)),
-        threads_(std::move(threads)) {
+      : bin_(bin_for(size)), shape_(std::move(shape)), threads_(std::move(threads)) {
     begin_anew();
     make_shape();
     if (purged) folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});

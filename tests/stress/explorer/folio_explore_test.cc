@@ -115,8 +115,12 @@ TEST(ExploreFolio, Generated) {
   unsigned scenarios = 0;
   for (unsigned seed = 1; seed <= 60 && all.failure.empty(); ++seed, ++scenarios) {
     std::mt19937 random(seed);
+    const size_t size = kSizes[random() % std::size(kSizes)];
     std::vector<unsigned> shape;
-    for (unsigned i = 0; i < 2; ++i) shape.push_back(kEdges[random() % std::size(kEdges)]);
+    for (unsigned folio = 0; folio < 2; ++folio) {
+      const unsigned most = objects_of(size) - folio * folio::kFolioObjects;
+      shape.push_back(std::min(kEdges[random() % std::size(kEdges)], most));
+    }
     std::vector<unsigned> left = shape;
     std::vector<std::vector<Op>> threads(2 + random() % 2);
     for (auto& ops : threads) {
@@ -134,7 +138,7 @@ TEST(ExploreFolio, Generated) {
         }
       }
     }
-    BinScenario scenario(kSizes[random() % std::size(kSizes)], shape, threads);
+    BinScenario scenario(size, shape, threads);
     const Outcome one =
         explore(scenario.machine(), scenario.plan(), {.preemptions = 2, .executions = 1500, .random = 500});
     all.executions += one.executions;

@@ -127,8 +127,8 @@ TEST(SizeClasses, DivisionIsExactForEveryBinAndOffset) {
 TEST(SizeClasses, ChunksAreDividedIntoFolios) {
   for (unsigned i = 1; i < kBins; ++i) {
     const BinInfo& info = info_of(bin_id(i));
-    EXPECT_LE(uint64_t{info.objects} * info.size, kChunkBytes);
-    EXPECT_GT((uint64_t{info.objects} + 1) * info.size, kChunkBytes) << "no object more would fit: bin " << i;
+    EXPECT_LE(uint64_t{info.objects} * info.size + kColourMost, kChunkBytes);
+    EXPECT_GT((uint64_t{info.objects} + 1) * info.size + kColourMost, kChunkBytes) << "one more would fit: bin " << i;
     EXPECT_EQ((info.folios - 1u) * kFolioObjects + popcount(info.last_valid), info.objects) << "bin " << i;
     EXPECT_EQ(info.last_valid & (info.last_valid + 1), 0u) << "valid bits are the lowest: bin " << i;
     EXPECT_EQ(info.tracks_objects, info.size >= kPageBytesLeast);

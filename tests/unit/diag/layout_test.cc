@@ -174,6 +174,8 @@ TEST(Layout, LeadsFromEveryObjectToItsBin) {
       EXPECT_EQ(copied<uint8_t>(descriptor, folio_layout.descriptor_bin_offset), code);
       EXPECT_EQ(reader.bin_size(code), info_of(bin_id(code)).size);
       EXPECT_EQ(reader.info<uint32_t>(code, folio_layout.bin_info_objects_offset), info_of(bin_id(code)).objects);
+      const char* const first = copied<char*>(descriptor, folio_layout.descriptor_first_offset);
+      EXPECT_EQ((static_cast<char*>(object) - first) % info_of(bin_id(code)).size, 0);
     }
     free_object(object);
   }

@@ -89,9 +89,9 @@ TEST_F(BinMisuse, TheUnusedEndOfAChunkIsNoObject) {
   const BinId bin = bin_of(3000);
   char* const object = take(bin);
   char* const end = chunk_start(object) + kChunkBytes - 8;
-  ASSERT_GE(object_number(info_of(bin), end), info_of(bin).objects);
+  ASSERT_GE(object_number(*place_of(object).descriptor, end), info_of(bin).objects);
   EXPECT_EQ(give(bin, {end}), "folio: FUNC(" + hex(end) +
-                                  "): not the start of an object: in the unused end of a chunk (bin " +
+                                  "): not the start of an object: in an unused part of a chunk (bin " +
                                   std::to_string(index(bin)) + ") (see docs/errors.md#invalid-free)\n");
   EXPECT_EQ(give(bin, {object}), "");
 }
@@ -132,9 +132,9 @@ TEST_F(BinMisuse, ADamagedDescriptorIsToldAndNotUsed) {
     d->bin = bin_id(wrong);
     expect_told("the bin");
   }
-  d->chunk += kChunkBytes;
+  d->first += kChunkBytes;
   expect_told("the chunk");
-  d->chunk = nullptr;
+  d->first = nullptr;
   expect_told("the chunk");
   d->seal ^= 0x100;
   expect_told("the seal");

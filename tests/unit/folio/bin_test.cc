@@ -255,7 +255,7 @@ TEST(Bin, ZeroIsKnownOfWholePagesInAFreshChunk) {
     const BinId bin = aligned_bin(size, size);
     if (info_of(bin).size % page != 0) continue;
     std::set<char*> old_chunks;
-    visit_chunks(bin, [&](Descriptor& d) { return old_chunks.insert(d.chunk).second; });
+    visit_chunks(bin, [&](Descriptor& d) { return old_chunks.insert(d.chunk()).second; });
     std::vector<void*> objects;
     unsigned known = 0;
     while (known < info_of(bin).objects) {
@@ -405,7 +405,7 @@ TEST_F(CheckBin, SeesEachInvariantBroken) {
   taken.give(1);
   ASSERT_TRUE(check_bin(bin_));
   auto& d = *static_cast<Descriptor*>(descriptor_at(taken.at(0)));
-  const unsigned slot = window_slot(d.chunk);
+  const unsigned slot = window_slot(d.first);
   const auto without = [](const Word& word, unsigned bit) { return word.load(order::relaxed) & ~(uint64_t{1} << bit); };
   expect_found(d.hint(kNearlyFull, 0), without(d.hint(kNearlyFull, 0), 0), "a nearly full folio's hint");
   expect_found(d.hint(kPartlyFull, 0), without(d.hint(kPartlyFull, 0), 1), "a partly full folio's hint");

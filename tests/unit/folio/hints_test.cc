@@ -20,10 +20,10 @@ class Hints : public ::testing::Test {
   Descriptor& open(unsigned slot, BinId bin) {
     descriptors_.emplace_back(Descriptor::bytes_for(bin) / sizeof(uint64_t));
     auto* d = reinterpret_cast<Descriptor*>(descriptors_.back().data());
-    d->chunk = window_->chunk(slot);
+    d->first = window_->chunk(slot);
     d->block = block_.get();
     d->bin = bin;
-    d->seal = Descriptor::seal_for(d->chunk, bin);
+    d->seal = Descriptor::seal_for(d->first, bin);
     window_->descriptor[slot].store(d, order::relaxed);
     return *d;
   }
@@ -31,7 +31,7 @@ class Hints : public ::testing::Test {
   void set_word(Descriptor& d, unsigned folio, uint64_t word) { d.occupancy(folio).store(word, order::relaxed); }
 
   bool raised(const Descriptor& d, Fullness fullness) {
-    return find_chunk(*block_, fullness, window_slot(d.chunk)) == &d;
+    return find_chunk(*block_, fullness, window_slot(d.first)) == &d;
   }
 
   static constexpr Fullness kClasses[] = {kNearlyFull, kPartlyFull, kEmpty};

@@ -222,7 +222,7 @@ TEST_F(Purge, NeighboursGoInOneCall) {
 TEST_F(Purge, WhatTheKernelRefusedIsTriedAgain) {
   for (const BinId bin : {bin_of(64), bin_of(3000), bin_of(5000), bin_of(30 * kKiB)}) {
     std::vector<void*> objects = take_filled(bin, several(bin));
-    char* const locked = chunk_start(objects[0]);
+    char* const locked = static_cast<char*>(objects[0]);
     if (!lock_page(locked)) {
       give(bin, objects);
       GTEST_SKIP() << "no memory may be locked here";

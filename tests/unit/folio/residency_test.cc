@@ -107,11 +107,11 @@ TEST(Residency, UnitsAreTheFewestFoliosOfWholePages) {
 TEST(Residency, PagesAheadAreASixteenthOfWhatIsBelow) {
   EXPECT_IN_FRESH_HEAP([] {
     const size_t page = os::page_bytes();
-    for (const size_t size : {16, 64, 208, 1024, 2112}) {
+    for (const size_t size : {16, 64, 208, 1024, 1088, 2112}) {
       const BinId bin = bin_of(size);
       size_t ahead_most = 0;
       const auto objects = take_chunk(bin, [&](Descriptor& d, size_t taken) {
-        const size_t touched = resident_pages(d.chunk, kChunkBytes) * page;
+        const size_t touched = resident_pages(d.chunk(), kChunkBytes) * page;
         const size_t unit = (size_t{info_of(bin).size} * kFolioObjects) << unit_shift(info_of(bin));
         const size_t ahead = touched > taken ? touched - taken : 0;
         ahead_most = std::max(ahead_most, ahead);
@@ -120,6 +120,10 @@ TEST(Residency, PagesAheadAreASixteenthOfWhatIsBelow) {
         // What is there and not taken is known to be there: all that is resident is in units that are marked.
         EXPECT_LE(touched, resident_units(d) * unit) << size << " after " << taken;
       });
+      Descriptor& d = *place_of(objects.back()).descriptor;
+      char* const end =
+          reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(d.slot(info_of(bin).objects)), page));
+      EXPECT_EQ(resident_pages(end, 2 * kChunkBytes), 0u) << size << ": nothing behind the last object";
       if (size == 64) EXPECT_GE(ahead_most, kAheadMost / 2) << "pages do come together";
       EXPECT_TRUE(check_bin(bin));
       give(bin, objects);
@@ -172,7 +176,7 @@ TEST(Residency, AfterAPurgePagesComeTogetherAgain) {
     std::sort(objects.begin(), objects.end());
     Descriptor& d = *place_of(objects[0]).descriptor;
     // All of the upper half but one object, which no touch may take or overwrite.
-    const size_t half = objects.size() / 2, kept = half + 20 * kFolioObjects + 7;
+    const size_t half = objects.size() / 2 / kFolioObjects * kFolioObjects, kept = half + 20 * kFolioObjects + 7;
     memset(objects[kept], 77, 64);
     std::vector<void*> given(objects.begin() + static_cast<ptrdiff_t>(half), objects.end());
     given.erase(given.begin() + static_cast<ptrdiff_t>(kept - half));
@@ -183,8 +187,8 @@ TEST(Residency, AfterAPurgePagesComeTogetherAgain) {
     EXPECT_EQ(take_objects(bin, some, kFolioObjects - 1), kFolioObjects - 1u) << "the fullest folio, that of the kept";
     EXPECT_EQ(resident_units(d), half / kFolioObjects + 1);
     EXPECT_EQ(take_objects(bin, some, 1), 1u);
-    EXPECT_EQ(resident_units(d), half / kFolioObjects + 1 + 16);
-    EXPECT_EQ(resident_pages(d.chunk, kChunkBytes), half / kFolioObjects + 1 + 16);
+    EXPECT_EQ(resident_units(d), half / kFolioObjects + 1 + half / kFolioObjects / 16);
+    EXPECT_EQ(resident_pages(d.chunk(), kChunkBytes), half / kFolioObjects + 1 + half / kFolioObjects / 16);
     for (unsigned i = 0; i < 64; ++i) ASSERT_EQ(static_cast<char*>(objects[kept])[i], 77);
     EXPECT_TRUE(check_bin(bin));
   });
@@ -196,7 +200,7 @@ TEST(Residency, WithoutTheSystemCallPagesComeOneByOne) {
     const PageDelta delta;
     const BinId bin = bin_of(64);
     const auto objects = take_chunk(bin, [&](Descriptor& d, size_t taken) {
-      EXPECT_LE(resident_pages(d.chunk, kChunkBytes) * os::page_bytes(), taken + os::page_bytes());
+      EXPECT_LE(resident_pages(d.chunk(), kChunkBytes) * os::page_bytes(), taken + os::page_bytes());
     });
     EXPECT_EQ(delta.dirty(), 0);
     EXPECT_TRUE(check_bin(bin));
@@ -251,7 +255,7 @@ TEST(Residency, AHugePageGoesAsAWhole) {
     give(bin, given);
     EXPECT_EQ(purge_bins(PurgeWhich::kAll, kNoLimit), kChunkBytes);
     EXPECT_EQ(delta.calls(), 1u);
-    EXPECT_EQ(resident_pages(last.chunk, kChunkBytes), 0u);
+    EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 0u);
   });
 }
 
