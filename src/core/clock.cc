@@ -25,6 +25,7 @@ constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no sec
 constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
+constexpr unsigned kStepsOfAPeriod = 4;
 constexpr uint64_t kRetryMs = 10000;
 constexpr uint64_t kAskAgainMs = 200;
 
@@ -72,13 +73,42 @@ void serve_request() {
   collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
 }
 
-// The housekeeper's sleep, in which it looks for wishes where there may be any.
+// The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident, so it is
+// asked, now and then: what it counts beyond the objects of the bins and what is free is theirs, or the program's own.
+// Returns whether it was.
+bool learn_live_huge() {
+  constexpr uint64_t kEveryMs = 100;
+  const size_t live = huge_live_bytes();
+  if (live < kWorthALook) return false;
+  const uint64_t now = os::now_ms();
+  uint64_t due = next_look.load(order::relaxed);  // relaxed: a time
+  // relaxed: whoever moves the time forward asks
+  if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return false;
+  const size_t process = os::resident_bytes();
+  const auto known = static_cast<size_t>(page_counts.resident.load(order::relaxed));  // relaxed: an estimate
+  const size_t rest = process > known ? process - known : 0;
+  set_live_huge(rest < live ? rest : live);
+  return true;
+}
+
+// While more is dirty than the bound allows, what was not used for one of the housekeeper's steps goes, as far as it is
+// too much.
+void press() {
+  size_t excess = dirty_over_bound();
+  if (excess != 0 && learn_live_huge()) excess = dirty_over_bound();
+  if (excess == 0) return;
+  purge_everything(PurgeWhich::kAged, excess);
+  age_everything();
+}
+
+// The housekeeper's sleep, by steps while there is something to do.
 void rest(uint64_t ms) {
-  if (options.collect_from_outside != kCollectFromOutsideOn) return os::sleep_ms(ms);
+  const uint64_t most = ms > period_ms() ? kSleepMostMs : ms / kStepsOfAPeriod + 1;
   while (ms != 0) {
-    const uint64_t step = ms < kSleepMostMs ? ms : kSleepMostMs;
+    const uint64_t step = ms < most ? ms : most;
     os::sleep_ms(step);
-    serve_request();
+    if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+    press();
     ms -= step;
   }
 }
@@ -117,24 +147,6 @@ void start_housekeeper(uint64_t now) {
   if (os::start_thread(housekeeper_main, nullptr)) return;
   no_thread_before.store(now + kRetryMs, order::relaxed);  // relaxed: a time
   housekeeper.store(kNoThread, order::relaxed);            // relaxed: there was none
-}
-
-// The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident, so it is
-// asked, now and then: what it counts beyond the objects of the bins and what is free is theirs, or the program's own.
-// Returns whether it was.
-bool learn_live_huge() {
-  constexpr uint64_t kEveryMs = 100;
-  const size_t live = huge_live_bytes();
-  if (live < kWorthALook) return false;
-  const uint64_t now = os::now_ms();
-  uint64_t due = next_look.load(order::relaxed);  // relaxed: a time
-  // relaxed: whoever moves the time forward asks
-  if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return false;
-  const size_t process = os::resident_bytes();
-  const auto known = static_cast<size_t>(page_counts.resident.load(order::relaxed));  // relaxed: an estimate
-  const size_t rest = process > known ? process - known : 0;
-  set_live_huge(rest < live ? rest : live);
-  return true;
 }
 
 FOLIO_NOINLINE void keep_bound() {

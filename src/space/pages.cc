@@ -37,8 +37,9 @@ void forget_recent_live() {
   recent_live.store(live_bytes(page_counts.dirty.load(order::relaxed)), order::relaxed);
 }
 
-size_t dirty_excess() {
-  if (options.decay != 0 && timekeeper_runs()) return 0;
+size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
+
+size_t dirty_over_bound() {
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
   const int64_t floor = options.dirty_floor << 20;
   if (options.decay != 0 && dirty <= floor) return 0;

@@ -34,8 +34,9 @@ inline void count_dirty(int64_t bytes, bool large = false) {
 // How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live; beside that,
 // of large and huge objects, up to kLargeTolerated, twice as much as is live, or what was live since the last tick and
 // is not any more: each of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches
-// any. 0: none, also while a housekeeper keeps time: decay alone decides then, and a program that frees and allocates
-// in turns keeps its pages.
+// any.
+size_t dirty_over_bound();
+// What of it the program's own calls shall purge: 0 while a housekeeper keeps time, which does it then.
 size_t dirty_excess();
 void forget_recent_live();
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
