@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the benchmark programs on Folio and on its peers, in turn, and reports medians with intervals.
 
-Rounds are interleaved and each begins with another allocator, so that a machine that slows down or warms up does so
-for all. A figure counts only if the malloc is known to have come from the library under test. Each run is a line of a
-JSON-lines file, from which --report makes the tables and the HTML page again, and --resume goes on.
+Rounds are interleaved, in an order that changes, so that a machine that slows down or warms up does so for all. A
+figure counts only if the malloc is known to have come from the library under test. Each run is a line of a JSON-lines
+file, from which --report makes the tables and the HTML page again, and --resume goes on.
 """
 
 from __future__ import annotations

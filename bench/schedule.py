@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cases import LIMIT, Case
-from folio.rounds import turn
 from measure import Allocator
 from records import WARM_UP, Record
 from rich.console import Console
@@ -38,19 +39,30 @@ class Step:
         return self.case.name, self.allocator.name, self.round
 
 
+T = TypeVar("T")
+
+
+def orders(items: Sequence[T]) -> list[list[T]]:
+    """Rows in which each item comes right after each other one equally often [Williams, "Experimental designs balanced
+    for the estimation of residual effects of treatments", 1949]. What ran before matters: a program finds the memory
+    that it left in the kernel's lists, as huge pages or in pieces, known to the host of a virtual machine or not."""
+    n = len(items)
+    first = [(i + 1) // 2 if i % 2 else (n - i // 2) % n for i in range(n)]
+    rows = [[items[(i + shift) % n] for i in first] for shift in range(n)]
+    return rows if n % 2 == 0 else rows + [row[::-1] for row in rows]
+
+
 def schedule(cases: list[Case], allocators: list[Allocator], rounds: int, warm_up: bool) -> list[list[Step]]:
-    """The steps by round; each round begins with another allocator. A limit is measured beside the first one."""
-    plan = []
-    for number in range(WARM_UP if warm_up else WARM_UP + 1, rounds + 1):
-        order = turn(allocators, number)
-        plan.append(
-            [
-                Step(number, case, allocator)
-                for case in cases
-                for allocator in (allocators[:1] if case.kind == LIMIT else order)
-            ]
-        )
-    return plan
+    """The steps by round; each case of a round has another order. A limit is measured beside the first allocator."""
+    rows = orders(allocators)
+    return [
+        [
+            Step(number, case, allocator)
+            for i, case in enumerate(cases)
+            for allocator in (allocators[:1] if case.kind == LIMIT else rows[(number + i) % len(rows)])
+        ]
+        for number in range(WARM_UP if warm_up else WARM_UP + 1, rounds + 1)
+    ]
 
 
 def key_of(record: Record) -> tuple[str, str, int]:

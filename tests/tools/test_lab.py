@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -130,7 +132,16 @@ class TestRecords:
 
 
 class TestRun:
-    def test_rounds_begin_with_another_allocator(self):
+    @pytest.mark.parametrize("items", ["a", "ab", "abc", "abcd", "abcdefghij"])
+    def test_each_allocator_follows_each_other_one_equally_often(self, items):
+        rows = schedule.orders(items)
+        assert all(sorted(row) == sorted(items) for row in rows)
+        pairs = Counter(pair for row in rows for pair in pairwise(row))
+        assert len(pairs) == len(items) * (len(items) - 1)
+        assert len(set(pairs.values())) <= 1
+        assert {row[0] for row in rows} == set(items)
+
+    def test_each_round_has_another_order(self):
         names = [measure.Allocator(n, None) for n in "abc"]
         plan = schedule.schedule([CASE], names, 2, warm_up=True)
         assert ["".join(s.allocator.name for s in steps) for steps in plan] == ["abc", "bca", "cab"]
