@@ -79,6 +79,18 @@ unsigned next_bit(Load&& load, unsigned at, unsigned end) {
   return end;
 }
 
+// Where the free run begins that ends before `at`.
+unsigned run_start(Field& f, unsigned at) {
+  while (at != 0) {
+    const unsigned bits = (at - 1) % 64 + 1;
+    // [hint] seq_cst: before `longest` is looked at; pairs with lower_longest.
+    const uint64_t taken = f.occupancy((at - 1) / 64).load(order::seq_cst) & low_mask(bits);
+    if (taken != 0) return (at - 1) / 64 * 64 + highest_bit(taken) + 1;
+    at -= bits;
+  }
+  return 0;
+}
+
 unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
   unsigned n = 0;
   visit_words(from, count, [&](unsigned w, uint64_t mask, unsigned) {
@@ -96,16 +108,19 @@ struct Run {
   }
 };
 
-// The best run for `count` granules, at a multiple of `step`. False if there is none. In a free run, the place that
-// misses fewest is at its start, where resident granules begin, or where they end.
-bool find_run(Field& f, unsigned count, unsigned step, Run* best) {
+// The best run for `count` granules, at a multiple of `step`. False if there is none; *longest is then how long the
+// longest one was. In a free run, the place that misses fewest is at its start, where resident granules begin, or where
+// they end.
+bool find_run(Field& f, unsigned count, unsigned step, Run* best, unsigned* longest) {
   const auto taken = [&](unsigned w) { return f.occupancy(w).load(order::seq_cst); };  // [hint] seq_cst: see next_bit
   const auto free = [&](unsigned w) { return ~taken(w); };
   const auto resident = [&](unsigned w) { return f.resident(w).load(order::relaxed); };  // relaxed: a guess
   const auto missing = [&](unsigned w) { return ~resident(w); };
   bool found = false;
+  *longest = 0;
   for (unsigned at = 0; (at = next_bit(free, at, f.granules)) < f.granules;) {
     const unsigned end = next_bit(taken, at, f.granules);
+    if (end - at > *longest) *longest = end - at;
     const auto consider = [&](size_t from) {
       if (from < at || from + count > end) return;
       const auto place = static_cast<unsigned>(from);
@@ -130,9 +145,58 @@ bool find_run(Field& f, unsigned count, unsigned step, Run* best) {
   return found;
 }
 
-void raise_longest(Field& f) {
+// The bits, of two words in a row, from which on `count` (at most 64) bits are set.
+uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
+  for (unsigned have = 1; have < count;) {
+    const unsigned more = have < count - have ? have : count - have;
+    low &= low >> more | high << (64 - more);
+    high &= high >> more;
+    have += more;
+  }
+  return low;
+}
+
+// The lowest place for `count` granules whose pages are all there: a better one could only be tighter, and to look for
+// the tightest took three times as long (100 objects of 33 to 100 KB by turns: 291 ns a pair in place of 108), in 2 %
+// less memory.
+bool find_resident_run(Field& f, unsigned count, unsigned step, unsigned* from) {
+  // Relaxed: guesses, set() decides.
+  const auto ready = [&](unsigned w) {
+    return f.resident(w).load(order::relaxed) & ~f.occupancy(w).load(order::relaxed);  // relaxed: see above
+  };
+  const auto other = [&](unsigned w) { return ~ready(w); };
+  for (unsigned w = 0; w < f.words(); ++w) {
+    const uint64_t low = ready(w);
+    if (low == 0) continue;
+    uint64_t starts = starts_of_runs(low, w + 1 < f.words() ? ready(w + 1) : 0, count < 64 ? count : 64);
+    while (starts != 0) {
+      const unsigned first = w * 64 + lowest_bit(starts);
+      const size_t place = round_up(first, step), end = place + count;
+      if (end > f.granules) return false;
+      const unsigned reached = next_bit(other, first, static_cast<unsigned>(end));
+      if (reached == end) {
+        *from = static_cast<unsigned>(place);
+        return true;
+      }
+      starts = reached / 64 == w ? starts & ~low_mask(reached % 64 + 1) : 0;
+    }
+  }
+  return false;
+}
+
+void raise_longest(Field& f, unsigned length) {
   // [hint] seq_cst: after the bits were cleared; pairs with lower_longest.
-  if (f.longest.load(order::seq_cst) != f.granules) f.longest.store(f.granules, order::seq_cst);
+  uint32_t now = f.longest.load(order::seq_cst);
+  while (now < length && !f.longest.compare_exchange(now, length, order::seq_cst)) {  // [hint] seq_cst: as above
+  }
+}
+
+// After these granules became free: the run that they are in, with their free neighbours, may be the longest.
+void raise_longest_around(Field& f, unsigned from, unsigned count) {
+  if (f.longest.load(order::seq_cst) == f.granules) return;  // [hint] seq_cst: as in raise_longest
+  // [hint] seq_cst: before `longest` is looked at; pairs with lower_longest.
+  const auto taken = [&](unsigned w) { return f.occupancy(w).load(order::seq_cst); };
+  raise_longest(f, next_bit(taken, from + count, f.granules) - run_start(f, from));
 }
 
 void clear(Field& f, unsigned from, unsigned count) {
@@ -141,7 +205,7 @@ void clear(Field& f, unsigned from, unsigned count) {
     f.occupancy(w).fetch_and(~mask, order::seq_cst);
     return true;
   });
-  raise_longest(f);
+  raise_longest_around(f, from, count);
 }
 
 // Takes the run, or nothing of it.
@@ -239,12 +303,12 @@ Field* open_field(unsigned granules) {
   }
 }
 
-// Lowers the hint after a search that failed, unless there is such a run by now.
-bool lower_longest(Field& f, unsigned count, unsigned step, Run* run) {
-  if (step != granules_a_page()) return false;  // it failed for the alignment, perhaps
-  f.longest.store(count - 1, order::seq_cst);   // [hint] seq_cst: before the second look; pairs with raise_longest
-  if (!find_run(f, count, step, run)) return false;
-  raise_longest(f);
+// Lowers the hint after a search that failed. Returns whether there is a longer run than it saw by now.
+bool lower_longest(Field& f, unsigned longest) {
+  f.longest.store(longest, order::seq_cst);  // [hint] seq_cst: before the second look; pairs with raise_longest
+  Run run;
+  if (!find_run(f, longest + 1, 1, &run, &longest)) return false;
+  raise_longest(f, f.granules);  // nobody knows how many there are
   return true;
 }
 
@@ -254,11 +318,16 @@ Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
     for (unsigned i = 0; i < kTries; ++i) {
       // [hint] seq_cst: pairs with raise_longest.
       if (f->longest.load(order::seq_cst) < count) break;
-      Run run;
-      if (!find_run(*f, count, step, &run) && !lower_longest(*f, count, step, &run)) break;
-      if (!set(*f, run.from, count)) continue;
-      *from = run.from;
-      return f;
+      if (!find_resident_run(*f, count, step, from)) {
+        Run run;
+        unsigned longest;
+        if (!find_run(*f, count, step, &run, &longest)) {
+          if (lower_longest(*f, longest)) continue;
+          break;
+        }
+        *from = run.from;
+      }
+      if (set(*f, *from, count)) return f;
     }
   }
   *from = 0;
@@ -389,7 +458,8 @@ size_t purge_word(Field& f, unsigned w, uint64_t candidates) {
   }
   f.aged(w).fetch_and(~mine, order::relaxed);       // relaxed: a mark only
   f.occupancy(w).fetch_and(~mine, order::seq_cst);  // [large] release: pairs with set. [hint] seq_cst: as in clear
-  raise_longest(f);
+  // The runs that were claimed are free again: somebody may have looked meanwhile.
+  visit_runs(mine, 64, [&](unsigned at, unsigned length, uint64_t) { raise_longest_around(f, w * 64 + at, length); });
   return size_t{popcount(gone)} << kGranuleShift;
 }
 

@@ -17,7 +17,10 @@ namespace {
 
 class Stats : public ::testing::Test {
  protected:
-  Stats() { clock_collect("test"); }
+  Stats() {
+    options.dirty_floor = 16;
+    clock_collect("test");
+  }
   ~Stats() override {
     for (void* object : held_) free_object(object);
     expect_everything_free();
@@ -26,6 +29,7 @@ class Stats : public ::testing::Test {
     held_.push_back(alloc(size));
     return held_.back();
   }
+  SavedOptions saved_;
   std::vector<void*> held_;
 };
 

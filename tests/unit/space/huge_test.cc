@@ -34,7 +34,10 @@ bool filled(const HugeBlock* block, size_t bytes, unsigned seed) {
 // Starts and ends with no block waiting, so that each test sees its own only.
 class Huge : public ::testing::Test {
  protected:
-  Huge() { huge_unmap_free(); }
+  Huge() {
+    options.dirty_floor = 16;
+    huge_unmap_free();
+  }
   ~Huge() override {
     huge_unmap_free();
     EXPECT_EQ(delta_.resident(), 0) << "everything was freed and given back";
@@ -42,6 +45,7 @@ class Huge : public ::testing::Test {
     EXPECT_EQ(huge_live_bytes(), live_);
     EXPECT_EQ(huge_reserved_bytes(), reserved_);
   }
+  SavedOptions saved_;
   PageDelta delta_;
   size_t live_ = huge_live_bytes();
   size_t reserved_ = huge_reserved_bytes();

@@ -108,9 +108,22 @@ TEST_F(Large, FreedNeighboursMerge) {
   free_all({all, objects[3]});
 }
 
-TEST_F(Large, TheShortestRunThenTheLowest) {
+TEST_F(Large, TheLowestOfThoseWhosePagesAreThere) {
+  const std::vector<char*> o = row({2, 1, 8, 1, 4, 1});
+  free_all({o[0], o[2], o[4]});
+  char* const first = alloc_steps(4);
+  char* const second = alloc_steps(4);
+  char* const third = alloc_steps(4);
+  EXPECT_EQ(start_of(first), start_of(o[2]));
+  EXPECT_EQ(start_of(second), start_of(o[2]) + 4 * step);
+  EXPECT_EQ(start_of(third), start_of(o[4]));
+  free_all({first, second, third, o[1], o[3], o[5]});
+}
+
+TEST_F(Large, ElseTheShortestRunThenTheLowest) {
   const std::vector<char*> o = row({4, 1, 8, 1, 4, 1, 6, 1});
   free_all({o[0], o[2], o[4], o[6]});
+  large_purge(true, kNoLimit);
   char* const first = alloc_steps(4);
   char* const second = alloc_steps(4);
   char* const third = alloc_steps(4);
@@ -158,7 +171,8 @@ int best_by_trying_all(Field& f, unsigned count, unsigned align) {
     for (unsigned from = static_cast<unsigned>(round_up(at, align)); from + count <= end; from += align) {
       unsigned missing = 0;
       for (unsigned g = from; g < from + count; ++g) missing += !resident(g);
-      if (best >= 0 && (missing > best_missing || (missing == best_missing && end - at >= best_length))) continue;
+      const bool tighter = missing != 0 && end - at < best_length;
+      if (best >= 0 && (missing > best_missing || (missing == best_missing && !tighter))) continue;
       best = static_cast<int>(from);
       best_missing = missing;
       best_length = end - at;
