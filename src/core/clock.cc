@@ -103,7 +103,8 @@ void press() {
 
 // The housekeeper's sleep, by steps while there is something to do.
 void rest(uint64_t ms) {
-  const uint64_t most = ms > period_ms() ? kSleepMostMs : ms / kStepsOfAPeriod + 1;
+  const uint64_t part = ms > period_ms() ? ms : ms / kStepsOfAPeriod + 1;
+  const uint64_t most = part < kSleepMostMs ? part : kSleepMostMs;
   while (ms != 0) {
     const uint64_t step = ms < most ? ms : most;
     os::sleep_ms(step);

@@ -48,6 +48,16 @@ def seen():
 
 
 class TestFigures:
+    def test_json_says_the_same(self, seen):
+        pid, _, _, said = seen
+        found = folio_json("metrics", pid)["metrics"]
+        assert set(found) == set(said.families)
+        for name, family in found.items():
+            assert family["type"] == said.families[name].type
+            if name != "folio_read_seconds":
+                values = [sample.value for sample in said.families[name].samples]
+                assert [sample["value"] for sample in family["samples"]] == values
+
     def test_it_ends_as_the_standard_says(self, seen):
         assert seen[2].endswith("\n# EOF\n")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 import os
 import select
 import struct
@@ -41,7 +42,7 @@ def drive(pids, script, every=0.1, size=(80, 24)):
 
 
 async def until(pilot, true):
-    for _ in range(200):
+    for _ in range(1200):
         if true():
             return
         await pilot.pause(0.05)
@@ -55,6 +56,31 @@ def shown(app, selector):
 def columns(app, number):
     table = app.query_one(DataTable)
     return [str(table.get_cell_at((row, number))).strip() for row in range(table.row_count)]
+
+
+def test_json_is_a_line_for_each_process_at_each_look(known):
+    done = folio("top", known[0], "--json", "--every", "0.1", "--times", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    looks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(looks) == 3
+    assert looks[0]["seconds"] < looks[1]["seconds"] < looks[2]["seconds"]
+    for look in looks:
+        assert look["pid"] == known[0]
+        assert sum(look["parts"].values()) == look["rss"]
+    group = known[1]["groups"][0]
+    (bin_,) = [b for b in looks[0]["bins"] if b["size"] == group["size"]]
+    assert bin_["objects"] == group["held"]
+
+
+def test_json_ends_with_the_last_process():
+    with heap("known", options=STILL) as (pid, _):
+        looking = subprocess.Popen(
+            [sys.executable, "-m", "folio", "top", str(pid), "--json", "--every", "0.1"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert json.loads(looking.stdout.readline())["pid"] == pid
+    _, said = looking.communicate(timeout=60)
+    assert (looking.returncode, said.splitlines()[0].split(";")[0]) == (0, f"process {pid} ended while it was read")
 
 
 def test_parts_and_bins_are_those_of_doctor(known):

@@ -159,6 +159,8 @@ def top(
         list[int] | None, typer.Argument(metavar="PID...", help="Running processes on Folio.", show_default=False)
     ] = None,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")] = 1,
+    times: Annotated[int, typer.Option(min=0, help="With --json, how many looks; 0: until Ctrl-C.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="For machines: a line for each process at each look.")] = False,
 ) -> None:
     """A live screen: the parts of the memory over time, bins by what they hold or waste, caches.
 
@@ -167,8 +169,12 @@ def top(
     """
     if not pids:
         raise FolioError("no process: folio top PID...; `pgrep -a NAME` finds processes by name")
+    if json:
+        from folio.looks import print_looks
+
+        leave(print_looks(pids, every, times))
     if not sys.stdout.isatty() or not sys.stdin.isatty():
-        raise FolioError("the screen needs a terminal; `folio bins PID --every 1` or `folio metrics PID` do not")
+        raise FolioError("the screen needs a terminal; `folio top PID --json` or `folio bins PID --every 1` do not")
     try:
         from folio.top import show
     except ImportError as error:
@@ -239,6 +245,7 @@ def metrics(
     ] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Print a dashboard for Grafana.")] = False,
     alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus.")] = False,
+    json: Json = False,
 ) -> None:
     """The parts of doctor and bins as OpenMetrics: printed once, to a file, or served.
 
@@ -251,7 +258,7 @@ def metrics(
         leave(show_shipped("dashboard.json" if dashboard else "alerts.yml"))
     if not pids:
         raise FolioError("no process: folio metrics PID...; `pgrep -a NAME` finds processes by name")
-    leave(do(pids, listen, textfile))
+    leave(do(pids, listen, textfile, json))
 
 
 @app.command(epilog="Example: folio check; folio check --pid 4711")

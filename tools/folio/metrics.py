@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -165,18 +166,26 @@ def serve(registry: CollectorRegistry, count: int, listen: str) -> None:
     thread.join()
 
 
-def metrics(pids: list[int], listen: str | None, textfile: Path | None) -> int:
-    if listen and textfile:
-        raise FolioError("--listen and --textfile: one of them")
+def as_dict(family: Metric) -> dict[str, Any]:
+    samples = [{"labels": sample.labels, "value": sample.value} for sample in family.samples]
+    return {"type": family.type, "help": family.documentation, "unit": family.unit, "samples": samples}
+
+
+def metrics(pids: list[int], listen: str | None, textfile: Path | None, json: bool) -> int:
+    if sum(map(bool, (listen, textfile, json))) > 1:
+        raise FolioError("--listen, --textfile and --json: one of them")
     collector = Collector(pids)
     registry = CollectorRegistry()
     registry.register(collector)
-    text = generate_latest(registry)
+    found = list(registry.collect()) if json else []
+    text = b"" if json else generate_latest(registry)
     collector.complain()
     if textfile:
         write_whole(textfile, text)
     elif collector.status() == 2:
         return 2
+    elif json:
+        output.as_json({"version": 1, "metrics": {family.name: as_dict(family) for family in found}})
     elif listen:
         serve(registry, len(collector.names), listen)
     else:
