@@ -18,12 +18,18 @@ std::atomic<unsigned> ticks;
 
 void on_tick(int) { ticks.fetch_add(1, std::memory_order_relaxed); }
 
-// Allocates for a second and checks that contents hold.
-void work(unsigned seed, std::atomic<bool> *good) {
-  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+// How long the threads work: a second, and until there were so many ticks, which on a busy machine may take longer.
+bool enough(std::chrono::steady_clock::time_point begin, unsigned least) {
+  const auto time = std::chrono::steady_clock::now() - begin;
+  return time > std::chrono::seconds(60) || (time > std::chrono::seconds(1) && ticks > least);
+}
+
+// Allocates for that long and checks that contents hold.
+void work(unsigned seed, unsigned least, std::atomic<bool> *good) {
+  const auto begin = std::chrono::steady_clock::now();
   void *objects[128] = {};
   size_t sizes[128] = {};
-  for (unsigned step = seed; step % 64 != 0 || std::chrono::steady_clock::now() < end; step++) {
+  for (unsigned step = seed; step % 64 != 0 || !enough(begin, least); step++) {
     unsigned slot = step * 11 % 128;
     if (objects[slot] != nullptr) {
       const unsigned char *byte = static_cast<unsigned char *>(objects[slot]);
@@ -44,10 +50,10 @@ void install(int flags) {
   ASSERT_EQ(sigaction(SIGPROF, &action, nullptr), 0);
 }
 
-void run_threads(unsigned count, void (*while_running)(const std::vector<std::thread> &)) {
+void run_threads(unsigned count, unsigned least, void (*while_running)(const std::vector<std::thread> &)) {
   std::atomic<bool> good{true};
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < count; t++) threads.emplace_back(work, t, &good);
+  for (unsigned t = 0; t < count; t++) threads.emplace_back(work, t, least, &good);
   while_running(threads);
   for (std::thread &thread : threads) thread.join();
   EXPECT_TRUE(good);
@@ -64,7 +70,7 @@ TEST(Signals, ProfilerTimer) {
   ASSERT_EQ(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
   struct itimerspec every = {{0, 1000000}, {0, 1000000}};
   ASSERT_EQ(timer_settime(timer, 0, &every, nullptr), 0);
-  run_threads(4, [](const std::vector<std::thread> &) {});
+  run_threads(4, 300, [](const std::vector<std::thread> &) {});
   timer_delete(timer);
   EXPECT_GT(ticks, 300u);
 }
@@ -73,9 +79,9 @@ TEST(Signals, ProfilerTimer) {
 TEST(Signals, StormToEveryThread) {
   ticks = 0;
   install(0);
-  run_threads(3, [](const std::vector<std::thread> &threads) {
-    auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(900);
-    while (std::chrono::steady_clock::now() < end) {
+  run_threads(3, 1000, [](const std::vector<std::thread> &threads) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (!enough(begin, 1000)) {
       for (const std::thread &thread : threads) {
         pthread_kill(const_cast<std::thread &>(thread).native_handle(), SIGPROF);
       }
@@ -97,7 +103,7 @@ TEST(Signals, OnAnAlternateStack) {
   struct itimerval every = {{0, 1000}, {0, 1000}};
   ASSERT_EQ(setitimer(ITIMER_PROF, &every, nullptr), 0);
   std::atomic<bool> good{true};
-  work(1, &good);
+  work(1, 50, &good);
   every = {};
   setitimer(ITIMER_PROF, &every, nullptr);
   EXPECT_TRUE(good);
@@ -123,7 +129,7 @@ TEST(Signals, HandlersMayAsk) {
   struct itimerval every = {{0, 1000}, {0, 1000}};
   ASSERT_EQ(setitimer(ITIMER_PROF, &every, nullptr), 0);
   std::atomic<bool> good{true};
-  work(2, &good);
+  work(2, 50, &good);
   every = {};
   setitimer(ITIMER_PROF, &every, nullptr);
   EXPECT_TRUE(good);

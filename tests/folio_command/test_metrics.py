@@ -184,7 +184,7 @@ def serving(*words):
 
 
 def get(url, accept=OPEN_METRICS):
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=20) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=60) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
 

@@ -211,7 +211,7 @@ def test_on_a_terminal_q_ends_it(known):
         read_until(leader, b"fragmented")
         os.write(leader, b"q")
         read_until(leader, b"next: folio doctor")
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         process.kill()
         process.wait()

@@ -312,20 +312,18 @@ TEST_F(Clock, OnServesAProgramThatHasStoppedCalling) {
 }
 
 TEST_F(Clock, AHousekeeperKeepsTheBoundLongBeforeATick) {
-  options.decay = 12000;
+  options.decay = 60000;
   options.housekeeper = kHousekeeperOn;
   options.dirty_floor = 8;
   EXPECT_TRUE(holds_in_child([] {
     const unsigned threads = threads_before();
     slow_calls(64);
     EXPECT_TRUE(comes_true([=] { return threads_of_process() == threads + 1; }));
-    const uint64_t begin = os::now_ms();
     burst(3000, 64 * kMiB);
     EXPECT_GT(dirty(), static_cast<int64_t>(40 * kMiB)) << "the calls themselves purge nothing";
-    // One step of the housekeeper ages, the next one purges what is too much.
+    // One look of the housekeeper ages, the next one purges what is too much; a tick would purge all, and later.
     EXPECT_TRUE(comes_true([] { return dirty() <= static_cast<int64_t>(9 * kMiB); }, [] { os::sleep_ms(100); }))
         << dirty();
-    EXPECT_LT(os::now_ms() - begin, 6000u) << "before the first tick";
     EXPECT_GT(dirty(), static_cast<int64_t>(4 * kMiB)) << "no more than that, or a huge page";
   }));
 }
