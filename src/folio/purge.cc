@@ -32,12 +32,12 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
   const Unit last = unit_at(d.info(), to - 1);
   const unsigned folios = last.first + last.folios - first;
   const size_t folio_bytes = size_t{d.info().size} * kFolioObjects;
-  // All of them are all of the chunk, which may be a huge page.
-  const bool whole = folios == d.info().folios;
-  char* const start = whole ? d.chunk() : d.first + first * folio_bytes;
+  // What lies before the first object and behind the last one is resident where the chunk has huge pages.
   char* const chunk_end = d.chunk() + kChunkBytes;
-  size_t bytes = whole ? kChunkBytes : round_up(folios * folio_bytes, os::page_bytes());
-  if (start + bytes > chunk_end) bytes = static_cast<size_t>(chunk_end - start);
+  char* const start = first == 0 ? d.chunk() : d.first + first * folio_bytes;
+  char* end = d.first + round_up((first + folios) * folio_bytes, os::page_bytes());
+  if (end > chunk_end || first + folios == d.info().folios) end = chunk_end;
+  const auto bytes = static_cast<size_t>(end - start);
   const bool gone = purge_pages(start, bytes);
   for (unsigned unit = from; unit < to; ++unit) {
     const uint64_t bit = uint64_t{1} << unit % 64;

@@ -60,6 +60,8 @@ void give(BinId bin, const std::vector<void*>& objects) {
   }
 }
 
+size_t units_bytes(const BinInfo& info) { return (size_t{info.size} * kFolioObjects) << unit_shift(info); }
+
 bool can_populate() {
   const size_t page = os::page_bytes();
   void* space = os::reserve(page, page);
@@ -237,6 +239,29 @@ TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
       purge_bins(PurgeWhich::kAll, kNoLimit);
       EXPECT_EQ(delta.resident(), 0) << size;
     }
+  });
+}
+
+TEST(Residency, TheEndsOfAHugePageGoWithTheUnitsBesideThem) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    std::vector<void*> objects;
+    for (unsigned chunk = 0; chunk < 5; ++chunk) {
+      const auto more = take_chunk(bin, [](Descriptor&, size_t) {});
+      objects.insert(objects.end(), more.begin(), more.end());
+    }
+    Descriptor& last = *place_of(objects.back()).descriptor;
+    if (!last.huge_pages) return;  // the kernel has none
+    memset(last.chunk(), 0, kPageBytesLeast);
+    memset(last.chunk() + kChunkBytes - 8, 0, 8);
+    // All but one object in the middle.
+    std::vector<void*> given(objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end());
+    std::sort(given.begin(), given.end());
+    given.erase(given.begin() + static_cast<ptrdiff_t>(given.size() / 2));
+    give(bin, given);
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), units_bytes(info_of(bin)) / os::page_bytes());
+    EXPECT_TRUE(check_bin(bin));
   });
 }
 
