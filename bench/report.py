@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cases import APPLICATION, PROGRAM, Case, Figure
 from folio.rounds import LEVEL, UNKNOWN, Interval, geometric_mean, median_interval, ratio_interval, verdict
+from measure import BUILT_PEERS, DEBIAN_PEERS
 from records import Record, Sample, cases_of, samples_of
 
 OWN = "folio"
@@ -46,7 +47,8 @@ class Results:
     _intervals: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.allocators = [a for a in self.allocators if a == OWN] + [a for a in self.allocators if a != OWN]
+        known = [OWN, "glibc", *BUILT_PEERS, *DEBIAN_PEERS]
+        self.allocators = sorted(self.allocators, key=lambda a: known.index(a) if a in known else len(known))
         self.cases = [case for case in self.cases if any(s.case == case.name for s in self.samples)]
 
     @property
