@@ -25,7 +25,7 @@ constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no sec
 constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
-constexpr unsigned kStepsOfAPeriod = 4;
+constexpr unsigned kLooksAPeriod = 4;  // the housekeeper's
 constexpr uint64_t kRetryMs = 10000;
 constexpr uint64_t kAskAgainMs = 200;
 
@@ -91,25 +91,29 @@ bool learn_live_huge() {
   return true;
 }
 
-// While more is dirty than the bound allows, what was not used for one of the housekeeper's steps goes, as far as it is
-// too much.
-void press() {
-  size_t excess = dirty_over_bound();
-  if (excess != 0 && learn_live_huge()) excess = dirty_over_bound();
+size_t learn_excess() {
+  const size_t excess = dirty_over_bound();
+  return excess != 0 && learn_live_huge() ? dirty_over_bound() : excess;
+}
+
+// A look of the housekeeper: while more is dirty than the bound allows, what was not used since the look before goes,
+// as far as it is too much. With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.
+void look() {
+  if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+  const size_t excess = learn_excess();
   if (excess == 0) return;
   purge_everything(PurgeWhich::kAged, excess);
   age_everything();
 }
 
-// The housekeeper's sleep, by steps while there is something to do.
+// The housekeeper's sleep, with looks in between while there is something to do.
 void rest(uint64_t ms) {
-  const uint64_t part = ms > period_ms() ? ms : ms / kStepsOfAPeriod + 1;
+  const uint64_t part = ms > period_ms() ? ms : ms / kLooksAPeriod + 1;
   const uint64_t most = part < kSleepMostMs ? part : kSleepMostMs;
   while (ms != 0) {
     const uint64_t step = ms < most ? ms : most;
     os::sleep_ms(step);
-    if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
-    press();
+    look();
     ms -= step;
   }
 }
@@ -151,8 +155,7 @@ void start_housekeeper(uint64_t now) {
 }
 
 FOLIO_NOINLINE void keep_bound() {
-  size_t excess = dirty_excess();
-  if (excess != 0 && learn_live_huge()) excess = dirty_excess();
+  const size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;

@@ -142,16 +142,6 @@ bool wants_huge_pages(BinId bin) {
   return chunks == kFrom;
 }
 
-}  // namespace
-
-char* first_object(char* chunk, const BinInfo& info) {
-  const size_t alignment = size_t{1} << info.natural_shift, page = os::page_bytes();
-  const size_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
-  return chunk + round_down(number % kColours * kPageBytesLeast, alignment > page ? alignment : page);
-}
-
-namespace {
-
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
 // chunk's address space and nothing else.
 Descriptor* open_chunk(BinId bin) {

@@ -25,6 +25,7 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
+#include "os/os.h"
 #include "space/chunk_table.h"
 
 namespace folio {
@@ -83,6 +84,10 @@ inline unsigned object_number(const Descriptor& d, const void* address) {
 }
 
 // Where the first object of a chunk of this bin lies: a whole number of pages into it, aligned as the bin promises.
-char* first_object(char* chunk, const BinInfo& info);
+inline char* first_object(char* chunk, const BinInfo& info) {
+  const size_t alignment = size_t{1} << info.natural_shift, page = os::page_bytes();
+  const size_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
+  return chunk + round_down(number % kColours * kPageBytesLeast, alignment > page ? alignment : page);
+}
 
 }  // namespace folio

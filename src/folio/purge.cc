@@ -32,11 +32,13 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
   const Unit last = unit_at(d.info(), to - 1);
   const unsigned folios = last.first + last.folios - first;
   const size_t folio_bytes = size_t{d.info().size} * kFolioObjects;
-  // What lies before the first object and behind the last one is resident where the chunk has huge pages.
   char* const chunk_end = d.chunk() + kChunkBytes;
-  char* const start = first == 0 ? d.chunk() : d.first + first * folio_bytes;
+  char* start = d.first + first * folio_bytes;
   char* end = d.first + round_up((first + folios) * folio_bytes, os::page_bytes());
-  if (end > chunk_end || first + folios == d.info().folios) end = chunk_end;
+  if (end > chunk_end) end = chunk_end;
+  // Of huge pages, what lies before the first object and behind the last one is resident too.
+  if (d.huge_pages && first == 0) start = d.chunk();
+  if (d.huge_pages && first + folios == d.info().folios) end = chunk_end;
   const auto bytes = static_cast<size_t>(end - start);
   const bool gone = purge_pages(start, bytes);
   for (unsigned unit = from; unit < to; ++unit) {

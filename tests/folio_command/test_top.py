@@ -72,6 +72,11 @@ def test_json_is_a_line_for_each_process_at_each_look(known):
     assert bin_["objects"] == group["held"]
 
 
+def test_times_is_for_json(known):
+    done = folio("top", known[0], "--times", "3")
+    assert (done.returncode, done.stderr) == (2, "folio top: --times goes with --json; the screen ends with q\n")
+
+
 def test_json_ends_with_the_last_process():
     with heap("known", options=STILL) as (pid, _):
         looking = subprocess.Popen(

@@ -169,6 +169,8 @@ def top(
     """
     if not pids:
         raise FolioError("no process: folio top PID...; `pgrep -a NAME` finds processes by name")
+    if times and not json:
+        raise FolioError("--times goes with --json; the screen ends with q")
     if json:
         from folio.looks import print_looks
 

@@ -54,6 +54,15 @@ std::vector<void*> take_chunk(BinId bin, Look&& look) {
   return objects;
 }
 
+std::vector<void*> take_chunks(BinId bin, unsigned count) {
+  std::vector<void*> objects;
+  for (unsigned chunk = 0; chunk < count; ++chunk) {
+    const auto more = take_chunk(bin, [](Descriptor&, size_t) {});
+    objects.insert(objects.end(), more.begin(), more.end());
+  }
+  return objects;
+}
+
 void give(BinId bin, const std::vector<void*>& objects) {
   for (size_t i = 0; i < objects.size(); i += kFolioObjects) {
     give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(kFolioObjects, objects.size() - i)), "test");
@@ -245,11 +254,7 @@ TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
 TEST(Residency, TheEndsOfAHugePageGoWithTheUnitsBesideThem) {
   EXPECT_IN_FRESH_HEAP([] {
     const BinId bin = bin_of(64);
-    std::vector<void*> objects;
-    for (unsigned chunk = 0; chunk < 5; ++chunk) {
-      const auto more = take_chunk(bin, [](Descriptor&, size_t) {});
-      objects.insert(objects.end(), more.begin(), more.end());
-    }
+    const std::vector<void*> objects = take_chunks(bin, 5);  // the last one has huge pages
     Descriptor& last = *place_of(objects.back()).descriptor;
     if (!last.huge_pages) return;  // the kernel has none
     memset(last.chunk(), 0, kPageBytesLeast);
@@ -268,11 +273,7 @@ TEST(Residency, TheEndsOfAHugePageGoWithTheUnitsBesideThem) {
 TEST(Residency, AHugePageGoesAsAWhole) {
   EXPECT_IN_FRESH_HEAP([] {
     const BinId bin = bin_of(64);
-    std::vector<void*> objects;
-    for (unsigned chunk = 0; chunk < 5; ++chunk) {
-      const auto more = take_chunk(bin, [](Descriptor&, size_t) {});
-      objects.insert(objects.end(), more.begin(), more.end());
-    }
+    const std::vector<void*> objects = take_chunks(bin, 5);  // the last one has huge pages
     const Descriptor& last = *place_of(objects.back()).descriptor;
     if (!last.huge_pages) return;  // the kernel has none
     const PageDelta delta;
