@@ -20,7 +20,9 @@ constexpr unsigned highest_bit(uint64_t x) { return 63u - static_cast<unsigned>(
 
 // The `n` lowest set bits of x (all of them if it has no more).
 constexpr uint64_t lowest_bits(uint64_t x, unsigned n) {
-  if (n >= 64) return x;
+  if (n >= 64 || x == 0) return x;
+  const uint64_t row = ((uint64_t{1} << n) - 1) << lowest_bit(x);  // often they are in a row
+  if (lowest_bit(x) + n <= 64 && (x & row) == row) return row;
   uint64_t rest = x;
   for (unsigned i = 0; i < n && rest != 0; ++i) rest &= rest - 1;
   return x ^ rest;

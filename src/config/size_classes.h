@@ -77,12 +77,18 @@ struct BinInfo {
   uint8_t natural_shift;  // objects are aligned to 2^this by their size alone; at most 21
   uint8_t magazine_most;  // the most objects a magazine holds
   bool tracks_objects;    // residency is known for each object, not for each purge unit
+  uint16_t words_before_occupancy;  // in a chunk's descriptor (folio/descriptor.h)
 };
 
 inline constexpr unsigned kMagazineObjects = 62;
 inline constexpr uint32_t kMagazineBytesMost = 66 * 1024;  // of objects in one magazine
 
 namespace sizes {
+
+constexpr unsigned hint_words(const BinInfo& info) { return (info.folios + 63u) / 64u; }
+constexpr unsigned residency_words(const BinInfo& info) {
+  return info.tracks_objects ? info.folios : hint_words(info);
+}
 
 constexpr BinInfo make_info(uint32_t size) {
   BinInfo info{};
@@ -96,6 +102,7 @@ constexpr BinInfo make_info(uint32_t size) {
   const uint32_t fit = kMagazineBytesMost / size;
   info.magazine_most = static_cast<uint8_t>(fit < kMagazineObjects ? fit : kMagazineObjects);
   info.tracks_objects = size >= kPageBytesLeast;
+  info.words_before_occupancy = static_cast<uint16_t>(3 * hint_words(info) + 2 * residency_words(info));
   return info;
 }
 

@@ -215,102 +215,123 @@ unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
   }
 }
 
-Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) {
-  const uint64_t valid = d.valid(folio);
+namespace {
+
+FOLIO_INLINE Cleared clear_bits(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask) {
   // [object] release: what the program wrote comes before the next owner; pairs with set_bits and a purge's claim.
   // [hint] seq_cst: before the hints are read.
-  const uint64_t before = d.occupancy(folio).fetch_and(~mask, order::seq_cst);
+  const uint64_t before = d.occupancy(info, folio).fetch_and(~mask, order::seq_cst);
   const uint64_t left = before & ~mask;
-  const Fullness after = fullness_of(left, valid);
-  if (after != fullness_of(before, valid)) raise_folio(d, folio, after);
+  const Fullness entered = class_entered(before, left, valid_in(info, folio));
+  if (entered != kFull) raise_folio(d, folio, entered);
   return {before & mask, left};
 }
+
+}  // namespace
+
+Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) { return clear_bits(d, d.info(), folio, mask); }
 
 namespace {
 
 // The pages of what was given may go: all of an empty folio's, or those of each large object.
-void note_given(Descriptor& d, const Cleared& cleared) {
+void note_given(Descriptor& d, const BinInfo& info, const Cleared& cleared) {
   if (cleared.bits == 0) return;
-  if (d.info().tracks_objects) {
-    count_dirty(bytes_of(popcount(cleared.bits), d.info()));
+  if (info.tracks_objects) {
+    count_dirty(bytes_of(popcount(cleared.bits), info));
   } else if (cleared.left == 0) {
-    count_dirty(bytes_of(kFolioObjects, d.info()), false);
+    count_dirty(bytes_of(kFolioObjects, info), false);
   } else {
     return;
   }
   raise_chunk(d, kDirty);
 }
 
-void give_folio(Descriptor& d, unsigned folio, uint64_t mask, const char* function) {
-  const Cleared cleared = clear_bits(d, folio, mask);
-  note_given(d, cleared);
+void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask, const char* function) {
+  const Cleared cleared = clear_bits(d, info, folio, mask);
+  note_given(d, info, cleared);
   for (uint64_t twice = mask & ~cleared.bits; twice != 0; twice &= twice - 1) {
     report_double_free(function, object_at(d, folio * kFolioObjects + lowest_bit(twice)), d.bin);
   }
 }
 
-// Finds the descriptors of objects that are given, most of which share a chunk with the one before.
+// Finds the descriptors of objects that are given; one shares its chunk with the one before, most often.
 struct GivenFinder {
   BinId bin;
+  const BinInfo& info;
   const char* function;
   Descriptor* descriptor = nullptr;
+  char* chunk = nullptr;
   unsigned number = 0;
 
   // Sets descriptor and number, or returns false after a report.
   bool find(void* object) {
-    if (descriptor == nullptr || chunk_start(object) != descriptor->chunk() || !find_in_chunk(object)) {
-      const Place place = place_of(object);
-      if (place.descriptor == nullptr || place.base != object || place.descriptor->bin != bin) {
-        report_not_start(function, object, place, bin);
-        return false;
-      }
-      descriptor = place.descriptor;
-      number = place.object;
+    if (descriptor == nullptr || chunk_start(object) != chunk) {
+      chunk = chunk_start(object);
+      descriptor = static_cast<Descriptor*>(descriptor_at(object));
+      if (descriptor != nullptr && (descriptor->bin != bin || !descriptor->sealed())) descriptor = nullptr;
     }
-    return true;
-  }
-
-  bool find_in_chunk(void* object) {
-    number = object_number(*descriptor, object);
-    return number < info_of(bin).objects && object_at(*descriptor, number) == object;
+    if (descriptor != nullptr) {
+      number = object_number(info, descriptor->first, object);
+      if (number < info.objects && descriptor->first + size_t{number} * info.size == object) return true;
+    }
+    report_not_start(function, object, place_of(object), bin);
+    return false;
   }
 };
 
 }  // namespace
 
-// Objects of one folio go back by one instruction, so they are gathered first: by a small hash table, since objects
-// that were freed in random order lie in as many folios as there are objects. (A search through the folios found so far
-// took 400 instructions an object then, half of such a program's time in free.)
+// Objects of one folio go back by one instruction, so they are gathered first. A word is found again by a table of what
+// was seen last at its place: two that share one cost an instruction more, now and then. (A search through the folios
+// found so far took 400 instructions an object where they were freed in random order; a hash table with chains 80.) The
+// words come into the cache meanwhile.
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
-  constexpr unsigned kTable = 2 * kFolioObjects;
   struct {
     Descriptor* descriptor;
-    unsigned folio;
+    Word* word;
     uint64_t mask;
   } folios[kFolioObjects];
-  uint8_t number_in[kTable] = {};  // of a folio, counted from 1; 0: nothing here
+  uint8_t number_at[kFolioObjects] = {};  // of a folio, counted from 1; 0: nothing yet
   unsigned n = 0;
-  GivenFinder finder{bin, function};
-  for (unsigned i = 0; i < count; ++i) {
-    if (!finder.find(objects[i])) continue;
+  const BinInfo& info = info_of(bin);
+  GivenFinder finder{bin, info, function};
+  for (unsigned i = 0; i < count;) {
+    auto* object = static_cast<char*>(objects[i]);
+    if (!finder.find(object)) {
+      ++i;
+      continue;
+    }
     const unsigned folio = finder.number / kFolioObjects;
-    const uint64_t bit = uint64_t{1} << finder.number % kFolioObjects;
-    const uint64_t key = (reinterpret_cast<uintptr_t>(finder.descriptor->first) >> kChunkShift) * 61 + folio;
-    unsigned at = static_cast<unsigned>(key * 0x9E3779B97F4A7C15u >> 57);
-    unsigned found;
-    while ((found = number_in[at]) != 0 &&
-           (folios[found - 1].folio != folio || folios[found - 1].descriptor != finder.descriptor)) {
-      at = (at + 1) % kTable;
+    Word* const word = &finder.descriptor->occupancy(info, folio);
+    uint8_t& number = number_at[reinterpret_cast<uintptr_t>(word) / sizeof(Word) % kFolioObjects];
+    if (number == 0 || folios[number - 1].word != word) {
+      arch::prefetch(word);
+      folios[n] = {finder.descriptor, word, 0};
+      number = static_cast<uint8_t>(++n);
     }
-    if (found == 0) {
-      folios[n] = {finder.descriptor, folio, 0};
-      number_in[at] = static_cast<uint8_t>(found = ++n);
+    uint64_t& mask = folios[number - 1].mask;
+    uint64_t bit = uint64_t{1} << finder.number % kFolioObjects;
+    const uint64_t valid = valid_in(info, folio);
+    // Neighbours that follow each other, up or down, need no search.
+    for (;;) {
+      if ((mask & bit) != 0) report_double_free(function, object, bin);
+      mask |= bit;
+      if (++i == count) break;
+      if (objects[i] == object + info.size) {
+        bit <<= 1;
+      } else if (objects[i] == object - info.size) {
+        bit >>= 1;
+      } else {
+        break;
+      }
+      if ((bit & valid) == 0) break;  // in the next folio, or beyond the last
+      object = static_cast<char*>(objects[i]);
     }
-    uint64_t& mask = folios[found - 1].mask;
-    if ((mask & bit) != 0) report_double_free(function, objects[i], bin);
-    mask |= bit;
   }
-  for (unsigned i = 0; i < n; ++i) give_folio(*folios[i].descriptor, folios[i].folio, folios[i].mask, function);
+  for (unsigned i = 0; i < n; ++i) {
+    Descriptor& d = *folios[i].descriptor;
+    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, function);
+  }
 }
 
 Place place_of(const void* address) {

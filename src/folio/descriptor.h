@@ -34,6 +34,11 @@ struct HintBlock;
 
 using Word = Atomic<uint64_t>;
 
+// Which bits of a folio's occupancy word stand for objects.
+inline uint64_t valid_in(const BinInfo& info, unsigned folio) {
+  return folio + 1u == info.folios ? info.last_valid : ~uint64_t{0};
+}
+
 struct Descriptor {
   char* first;       // the chunk's first object
   HintBlock* block;  // holds the chunk's own hints
@@ -53,15 +58,16 @@ struct Descriptor {
   bool sealed() const { return seal == seal_for(first, bin); }
 
   Word* words() { return reinterpret_cast<Word*>(this + 1); }
-  unsigned hint_words() const { return (info().folios + 63u) / 64u; }
-  unsigned residency_words() const { return info().tracks_objects ? info().folios : hint_words(); }
+  unsigned hint_words() const { return sizes::hint_words(info()); }
+  unsigned residency_words() const { return sizes::residency_words(info()); }
 
   Word& hint(unsigned fullness, unsigned word) { return words()[fullness * hint_words() + word]; }
   Word& resident(unsigned word) { return words()[3 * hint_words() + word]; }
   Word& aged(unsigned word) { return words()[3 * hint_words() + residency_words() + word]; }
-  Word& occupancy(unsigned folio) { return words()[3 * hint_words() + 2 * residency_words() + folio]; }
+  Word& occupancy(unsigned folio) { return occupancy(info(), folio); }
+  Word& occupancy(const BinInfo& info, unsigned folio) { return words()[info.words_before_occupancy + folio]; }
 
-  uint64_t valid(unsigned folio) const { return folio + 1u == info().folios ? info().last_valid : ~uint64_t{0}; }
+  uint64_t valid(unsigned folio) const { return valid_in(info(), folio); }
   char* slot(unsigned object) const { return first + size_t{object} * info().size; }
 };
 static_assert(sizeof(Descriptor) % sizeof(Word) == 0);
@@ -69,18 +75,20 @@ static_assert(sizeof(Descriptor) % sizeof(Word) == 0);
 inline size_t Descriptor::bytes_for(BinId bin) {
   Descriptor shape{};
   shape.bin = bin;
-  const size_t words = 3 * shape.hint_words() + 2 * shape.residency_words() + shape.info().folios;
-  return sizeof(Descriptor) + words * sizeof(Word);
+  return sizeof(Descriptor) + (size_t{shape.info().words_before_occupancy} + shape.info().folios) * sizeof(Word);
 }
 
 inline char* object_at(const Descriptor& d, unsigned object) { return d.slot(object); }
 
 // The number in its chunk of the slot that holds `address`, which lies in the chunk. At least info.objects where that
 // is before the first object or behind the last.
+inline unsigned object_number(const BinInfo& info, const char* first, const void* address) {
+  const uint64_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(first);
+  if (offset >= kChunkBytes) return info.objects;
+  return static_cast<unsigned>((offset * info.multiplier) >> kDivisionShift);
+}
 inline unsigned object_number(const Descriptor& d, const void* address) {
-  const uint64_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(d.first);
-  if (offset >= kChunkBytes) return d.info().objects;
-  return static_cast<unsigned>((offset * d.info().multiplier) >> kDivisionShift);
+  return object_number(d.info(), d.first, address);
 }
 
 // Where the first object of a chunk of this bin lies: a whole number of pages into it, aligned as the bin promises.

@@ -8,19 +8,6 @@ alignas(64) constinit uint16_t chunk_table[kChunkTableEntries] = {};
 
 constinit Atomic<Window*> windows[kChunkTableEntries >> kWindowShift];
 
-namespace {
-
-Atomic<Window*>& entry(const void* address) {
-  return windows[reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift)];
-}
-
-}  // namespace
-
-Window* window_of(const void* address) {
-  if (reinterpret_cast<uintptr_t>(address) >> arch::kAddressBits != 0) return nullptr;
-  return entry(address).load(order::acquire);  // [window] acquire: sees its number; pairs with window_make
-}
-
 Window* window_make(const void* address) {
   if (Window* window = window_of(address)) return window;
   auto* fresh = static_cast<Window*>(metadata_alloc(sizeof(Window)));
@@ -29,7 +16,7 @@ Window* window_make(const void* address) {
   Window* found = nullptr;
   // [window] release: publishes the number; pairs with window_of. The loser of a race loses 32 KiB of untouched
   // metadata.
-  return entry(address).compare_exchange(found, fresh, order::release) ? fresh : window_of(address);
+  return window_entry(address).compare_exchange(found, fresh, order::release) ? fresh : window_of(address);
 }
 
 }  // namespace folio

@@ -56,8 +56,15 @@ struct Window {
 
 extern Atomic<Window*> windows[kChunkTableEntries >> kWindowShift];
 
+inline Atomic<Window*>& window_entry(const void* address) {
+  return windows[reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift)];
+}
+
 // The window that holds the address, or null. `make` creates it where needed; null then means no memory.
-Window* window_of(const void* address);
+inline Window* window_of(const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) >> arch::kAddressBits != 0) return nullptr;
+  return window_entry(address).load(order::acquire);  // [window] acquire: sees its number; pairs with window_make
+}
 Window* window_make(const void* address);
 
 inline unsigned window_slot(const void* address) {

@@ -46,8 +46,8 @@ TEST(Fullness, ByHowMuchRoomThereIs) {
   EXPECT_EQ(fullness_of(0, all), kEmpty);
   EXPECT_EQ(fullness_of(all, all), kFull);
   for (unsigned taken = 1; taken < 64; ++taken) {
-    EXPECT_EQ(fullness_of(low_mask(taken), all), taken >= kNearlyFullLeast ? kNearlyFull : kPartlyFull) << taken;
-    EXPECT_EQ(fullness_of(~low_mask(64 - taken), all), taken >= kNearlyFullLeast ? kNearlyFull : kPartlyFull) << taken;
+    EXPECT_EQ(fullness_of(low_mask(taken), all), taken >= 48 ? kNearlyFull : kPartlyFull) << taken;
+    EXPECT_EQ(fullness_of(~low_mask(64 - taken), all), taken >= 48 ? kNearlyFull : kPartlyFull) << taken;
   }
 }
 
