@@ -60,13 +60,6 @@ bool has_room(BinId bin, int64_t bytes) {
 
 }  // namespace
 
-unsigned bundle_most(BinId bin) {
-  const BinInfo& info = info_of(bin);
-  const uint32_t magazine_bytes = info.size * (info.magazine_most == 0 ? 1u : info.magazine_most);
-  const uint32_t fit = kBundleBytes / magazine_bytes;
-  return fit < 1 ? 1 : fit > kBundleMost ? kBundleMost : fit;
-}
-
 void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function) {
   if (!has_room(bin, bytes)) {
     depot_count(depot_small(bin), -bytes);

@@ -21,8 +21,21 @@ namespace folio {
 inline constexpr unsigned kBundleMost = 8;
 
 // How many magazines of a bin travel together: as many as make about kBundleBytes.
-unsigned bundle_most(BinId bin);
 inline constexpr uint32_t kBundleBytes = 256 * 1024;
+struct BundleTable {
+  uint8_t most[kBins];  // a table: a division took a tenth of a slow free
+};
+constexpr BundleTable make_bundle_table() {
+  BundleTable table{};
+  for (unsigned i = 1; i < kBins; ++i) {
+    const BinInfo& info = info_of(bin_id(i));
+    const uint32_t fit = kBundleBytes / (info.size * (info.magazine_most == 0 ? 1u : info.magazine_most));
+    table.most[i] = static_cast<uint8_t>(fit < 1 ? 1 : fit > kBundleMost ? kBundleMost : fit);
+  }
+  return table;
+}
+inline constexpr BundleTable kBundles = make_bundle_table();
+constexpr unsigned bundle_most(BinId bin) { return kBundles.most[index(bin)]; }
 
 // One line a bin and shard: the head is what threads meet on.
 struct alignas(64) DepotBin {

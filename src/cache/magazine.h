@@ -43,6 +43,7 @@ class Magazine {
   }
 
   void prefetch() const {
+#pragma GCC unroll 8
     for (size_t line = 0; line < kMagazineBytes; line += 64) arch::prefetch(reinterpret_cast<const char*>(this) + line);
   }
 

@@ -18,12 +18,21 @@ bool looks_wrong(BinId bin, Magazine* magazine) {
     __builtin_memcpy(&two, objects, sizeof two);
     return two;
   };
-  Halves any{};
-  Flags twice{};
-  for (unsigned left = magazine->count(); left >= 6; left -= 4, at += 4) {
-    const Halves first = load(at), second = load(at + 2), third = load(at + 4);
-    any |= first | second | third;
-    twice += (first == second) + (second == third);  // each 0 or -1
+  if (magazine->count() < 2) return false;
+  Halves last = load(at), any = last;
+  Flags twice{};  // sums of 0 and -1
+  unsigned left = magazine->count() - 2;
+  for (; left >= 8; left -= 8, at += 8) {
+    const Halves first = load(at + 2), second = load(at + 4), third = load(at + 6), fourth = load(at + 8);
+    any |= (first | second) | (third | fourth);
+    twice += ((last == first) + (first == second)) + ((second == third) + (third == fourth));
+    last = fourth;
+  }
+  for (; left >= 2; left -= 2, at += 2) {
+    const Halves next = load(at + 2);
+    any |= next;
+    twice += last == next;
+    last = next;
   }
   const auto unaligned = static_cast<uint32_t>(low_mask(info_of(bin).natural_shift));
   return (twice[0] | twice[2]) != 0 || ((any[0] | any[2]) & unaligned) != 0;

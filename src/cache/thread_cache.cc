@@ -338,8 +338,45 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   return pop(bin);
 }
 
+namespace {
+
+// A thread whose first call for a bin is a free was handed that object by another one, which may go on writing to its
+// neighbours in the same cache line. So it goes below some others: the thread's own next objects are not those
+// neighbours' neighbour (passive false sharing [Berger and others, Hoard, ASPLOS 2000]). False if there are no others.
+FOLIO_NOINLINE bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
+  cache->bins[index(bin)].ran_over = true;  // so that there will be room
+  bool zero;
+  void* const other = thread_cache_refill(cache, bin, &zero);
+  Slot*& top = thread_tops.top[index(bin)];
+  if (other == nullptr || closed(top)) {
+    if (other != nullptr) give_objects(bin, &other, 1, "free");
+    return false;
+  }
+  Magazine* const magazine = Magazine::of(top);
+  Slot* const last = magazine->slot(magazine->bottom() - 1);
+  // Each step leaves what a fork may find: a top that shows valid objects, each of them once.
+  Slot* slot = top - 1;
+  *slot = other;
+  asm volatile("" : : : "memory");
+  top = slot;
+  if (slot > magazine->slot(0)) {
+    --slot;
+    *slot = *last;
+    *last = object;
+    asm volatile("" : : : "memory");
+    top = slot;
+    return true;
+  }
+  return false;
+}
+
+constexpr uint32_t kLineBytes = 64;
+
+}  // namespace
+
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function) {
   BinCache& b = cache->bins[index(bin)];
+  if (b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes && keep_below_others(cache, bin, object)) return;
   slow_call(*cache);
   Slot*& top = thread_tops.top[index(bin)];
   grow(*cache, bin);
