@@ -3,6 +3,7 @@
 #include "cache/depot.h"
 #include "config/options.h"
 #include "os/os.h"
+#include "space/large.h"
 #include "space/metadata.h"
 
 namespace folio {
@@ -245,6 +246,87 @@ bool cpu_cache_push_one(BinId bin, void* object) {
   return pushed;
 }
 
+void* cpu_cache_get_large(unsigned granules) {
+  CpuCache* cache = current_cache();
+  void* object = nullptr;
+  if (cache == nullptr) return nullptr;
+  const bool ran = cache->section.run(use_transactions(), [&] {
+    LargeList& list = cache->large;
+    for (unsigned i = list.count; i-- != 0;) {
+      const uint32_t has = list.granules[i];
+      if (has < granules || has - granules > granules / 8) continue;
+      object = list.object[i];
+      list.bytes -= uint64_t{has} << kGranuleShift;
+      list.idle = 0;
+      --list.count;
+      for (; i < list.count; ++i) {
+        list.object[i] = list.object[i + 1];
+        list.granules[i] = list.granules[i + 1];
+      }
+      return;
+    }
+  });
+  if (!ran) count_busy(*cache);
+  return object;
+}
+
+namespace {
+
+// The objects that were in a list and have to go.
+struct LargeGone {
+  void* object[LargeList::kMost];
+  unsigned count;
+  void give() const {
+    for (unsigned i = 0; i < count; ++i) large_give(object[i]);
+  }
+};
+
+// Takes out the first `n`, inside the section.
+void remove_oldest(LargeList& list, unsigned n, LargeGone* gone) {
+  gone->count = n;
+  for (unsigned i = 0; i < list.count; ++i) {
+    if (i < n) {
+      gone->object[i] = list.object[i];
+      list.bytes -= uint64_t{list.granules[i]} << kGranuleShift;
+    } else {
+      list.object[i - n] = list.object[i];
+      list.granules[i - n] = list.granules[i];
+    }
+  }
+  list.count = static_cast<uint16_t>(list.count - n);
+}
+
+}  // namespace
+
+bool cpu_cache_put_large(void* parked, unsigned granules) {
+  CpuCache* cache = current_cache();
+  LargeGone gone{};
+  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10, bytes = uint64_t{granules} << kGranuleShift;
+  if (cache == nullptr || bytes > budget / 4) {
+    large_give(parked);
+    return false;
+  }
+  const bool ran = cache->section.run(use_transactions(), [&] {
+    LargeList& list = cache->large;
+    unsigned n = 0;
+    for (uint64_t rest = list.bytes; list.count - n == LargeList::kMost || rest + bytes > budget; ++n) {
+      rest -= uint64_t{list.granules[n]} << kGranuleShift;
+    }
+    if (n != 0) remove_oldest(list, n, &gone);
+    list.object[list.count] = parked;
+    list.granules[list.count] = granules;
+    list.bytes += bytes;
+    list.idle = 0;
+    ++list.count;
+  });
+  if (!ran) {
+    count_busy(*cache);
+    large_give(parked);
+  }
+  gone.give();
+  return ran && gone.count == 0;
+}
+
 unsigned cpu_caches_trim(bool all) {
   unsigned drained = 0;
   for (auto& entry : cpu_caches) {
@@ -264,6 +346,13 @@ unsigned cpu_caches_trim(bool all) {
         ++drained;
       }
     }
+    LargeGone gone{};
+    cache->section.run(false, [&] {
+      LargeList& list = cache->large;
+      if (list.count != 0 && (all || ++list.idle >= 2)) remove_oldest(list, list.count, &gone);
+    });
+    gone.give();
+    drained += gone.count;
   }
   return drained;
 }
@@ -276,6 +365,8 @@ void cpu_caches_after_fork() {
     cache->bytes = 0;
     cache->to_depot[0] = cache->to_depot[1] = 0;
     for (CpuList& list : cache->lists) list.clear();
+    cache->large.count = 0;
+    cache->large.bytes = 0;
     cache->section.forget_holder();
   }
 }

@@ -33,12 +33,23 @@ struct CpuList {
   }
 };
 
+// Large objects that are parked (space/large.h), those that came last at the end.
+struct LargeList {
+  static constexpr unsigned kMost = 16;
+  void* object[kMost];
+  uint32_t granules[kMost];
+  uint64_t bytes;
+  uint16_t count;
+  uint16_t idle;  // trims since it was last used
+};
+
 struct alignas(64) CpuCache {
   TrySection section;
   Atomic<uint64_t> busy;       // tries that found the section held: written outside it
   alignas(64) uint64_t bytes;  // of objects in all lists; this and what follows: inside the section only
   int64_t to_depot[2];         // by depot_small: bytes that went there less those that came, not told yet (depot_count)
   CpuList lists[kBins];
+  LargeList large;  // as many bytes again
 };
 extern Atomic<CpuCache*> cpu_caches[kCpusMost];
 
@@ -62,7 +73,14 @@ void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
 // False if no magazine here has room for it, or it is busy.
 bool cpu_cache_push_one(BinId bin, void* object);
 
-// Drains the lists that nobody has used since the call before, or everything. Returns magazines drained.
+// Large objects, which fields, shared by all threads, would have to take and give each time: a parked one that has at
+// least so many granules, and few more, or null; and one that may be kept. Returns false if it, or others in its place,
+// went back to the fields.
+void* cpu_cache_get_large(unsigned granules);
+bool cpu_cache_put_large(void* parked, unsigned granules);
+
+// Drains the lists that nobody has used since the call before, or everything. Returns magazines and large objects
+// drained.
 unsigned cpu_caches_trim(bool all);
 
 // In the child of a fork: sections that were held are emptied, their objects lost.

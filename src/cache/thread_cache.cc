@@ -376,7 +376,8 @@ constexpr uint32_t kLineBytes = 64;
 
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function) {
   BinCache& b = cache->bins[index(bin)];
-  if (b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes && keep_below_others(cache, bin, object)) return;
+  if (b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes && keep_below_others(cache, bin, object))
+    return;
   slow_call(*cache);
   Slot*& top = thread_tops.top[index(bin)];
   grow(*cache, bin);

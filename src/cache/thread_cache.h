@@ -6,8 +6,8 @@
 //
 // Capacity: a bin starts with a few objects (larger ones: none), doubles each time it runs over or dry, and is halved
 // by a sweep that finds it unused, within a budget: what each thread may cache (option thread_cache), and what it
-// claims from a pool that all share (thread_cache_pool), which grows with the process. A bin of capacity 0 is not cached: its objects come one by one
-// from the CPU cache and go there.
+// claims from a pool that all share (thread_cache_pool), which grows with the process. A bin of capacity 0 is not
+// cached: its objects come one by one from the CPU cache and go there.
 //
 // Rejected: a second, full magazine beside the one in use, so that mallocs and frees by turns do not reach the CPU
 // cache. Half of the one in use moves instead, where they turn: Larson's server 25 % faster, random lifetimes 20 %,

@@ -69,14 +69,14 @@ inline constexpr size_t kMediumMost = sizes::kSmallAndMedium[kFirstAligned - 2];
 inline constexpr unsigned kDivisionShift = 42;
 
 struct BinInfo {
-  uint32_t size;          // bytes of a slot
-  uint32_t objects;       // in a chunk
-  uint64_t multiplier;    // see kDivisionShift
-  uint64_t last_valid;    // which bits of the chunk's last occupancy word stand for objects
-  uint16_t folios;        // in a chunk
-  uint8_t natural_shift;  // objects are aligned to 2^this by their size alone; at most 21
-  uint8_t magazine_most;  // the most objects a magazine holds
-  bool tracks_objects;    // residency is known for each object, not for each purge unit
+  uint32_t size;                    // bytes of a slot
+  uint32_t objects;                 // in a chunk
+  uint64_t multiplier;              // see kDivisionShift
+  uint64_t last_valid;              // which bits of the chunk's last occupancy word stand for objects
+  uint16_t folios;                  // in a chunk
+  uint8_t natural_shift;            // objects are aligned to 2^this by their size alone; at most 21
+  uint8_t magazine_most;            // the most objects a magazine holds
+  bool tracks_objects;              // residency is known for each object, not for each purge unit
   uint16_t words_before_occupancy;  // in a chunk's descriptor (folio/descriptor.h)
 };
 
@@ -86,9 +86,7 @@ inline constexpr uint32_t kMagazineBytesMost = 66 * 1024;  // of objects in one 
 namespace sizes {
 
 constexpr unsigned hint_words(const BinInfo& info) { return (info.folios + 63u) / 64u; }
-constexpr unsigned residency_words(const BinInfo& info) {
-  return info.tracks_objects ? info.folios : hint_words(info);
-}
+constexpr unsigned residency_words(const BinInfo& info) { return info.tracks_objects ? info.folios : hint_words(info); }
 
 constexpr BinInfo make_info(uint32_t size) {
   BinInfo info{};

@@ -201,6 +201,13 @@ void clock_after_large_call(SlowCall call) {
   look_at_time(call);
 }
 
+void clock_after_cached_large_call(SlowCall call) {
+  if (ThreadCache* cache = thread_state.cache) {
+    cache->activity.store(cache->activity.load(order::relaxed) + 1, order::relaxed);  // relaxed: the thread's own
+  }
+  clock_after_slow_call(call);
+}
+
 size_t clock_collect(const char* function) {
   const uint64_t before = page_counts.purged.load(order::relaxed);  // relaxed: a statistic
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);

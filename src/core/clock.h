@@ -23,8 +23,10 @@ inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 // C library while it holds the lock that starting a thread takes.
 enum class SlowCall { kMalloc, kFree };
 void clock_after_slow_call(SlowCall call);
-// The same after a call that no thread cache counts: of a large or a huge object.
+// The same after a call that no thread cache counts: of a huge object, or a large one that the CPU cache does not have.
 void clock_after_large_call(SlowCall call);
+// And after one that it has.
+void clock_after_cached_large_call(SlowCall call);
 
 // Everything that can go now. Returns bytes given back.
 size_t clock_collect(const char* function);

@@ -1,9 +1,10 @@
 // release_slow -> thread_cache_overflow (CPU cache, depot, folios)
 //              -> give_objects, for a thread without a cache
-//              -> large_free, huge_free
+//              -> CPU cache of large objects, huge_free
 //              -> a report, for what is not the start of a live object
 #include "core/free.h"
 
+#include "cache/cpu_cache.h"
 #include "core/clock.h"
 #include "core/lifecycle.h"
 #include "folio/bin.h"
@@ -80,7 +81,9 @@ void release_slow(void* object, const char* function) {
     return clock_after_large_call(SlowCall::kFree);
   }
   if (code == kCodeLarge) {
-    if (!large_free(object)) return report_large(object, function);
+    const unsigned granules = large_park(object);
+    if (granules == 0) return report_large(object, function);
+    if (cpu_cache_put_large(object, granules)) return clock_after_cached_large_call(SlowCall::kFree);
     return clock_after_large_call(SlowCall::kFree);
   }
   if (*thread_tops.top[code] == object) return report_double_free(function, object, bin_id(code));

@@ -1,12 +1,13 @@
 // allocate_medium -> pop_object, or
 // allocate_slow   -> allocate_in_bin -> thread_cache_refill (CPU cache, depot, folios)
 //                                    -> larger bins that have room, when there is no address space for a chunk
-//                 -> large_alloc, above 32 KiB
+//                 -> CPU cache, large_alloc, above 32 KiB
 //                 -> huge_alloc, above 8 MiB
 #include "core/malloc.h"
 
 #include <errno.h>
 
+#include "cache/cpu_cache.h"
 #include "core/clock.h"
 #include "core/lifecycle.h"
 #include "folio/bin.h"
@@ -51,8 +52,15 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
 // More than a bin serves, in size or alignment.
 void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (size > kLargeMost || alignment > kChunkBytes) return allocate_huge(size, alignment, zeroed);
-  void* object = large_alloc(size, alignment, zeroed);
+  void* object = alignment <= 64 ? cpu_cache_get_large(large_granules(size)) : nullptr;
+  if (object != nullptr) {
+    large_unpark(object, size, zeroed);
+    clock_after_cached_large_call(SlowCall::kMalloc);
+    return object;
+  }
+  object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
+  if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
   clock_after_large_call(SlowCall::kMalloc);
   return object == nullptr ? out_of_memory() : object;
 }

@@ -63,6 +63,7 @@ Totals totals() {
   }
   const LargeStats large = large_stats();
   t.live += large.taken;
+  t.cached += large.parked;
   t.dirty += large.dirty;
   t.huge_live = huge_live_bytes();
   t.live += t.huge_live;
@@ -158,7 +159,7 @@ void write_json(Write* write, void* context) {
     flush(text, write, context);
   }
   const LargeStats large = large_stats();
-  text << "],\"large\":{\"objects\":" << large.objects << ",\"taken\":" << large.taken
+  text << "],\"large\":{\"objects\":" << large.objects << ",\"taken\":" << large.taken << ",\"cached\":" << large.parked
        << ",\"resident\":" << large.resident << ",\"dirty\":" << large.dirty << "}}\n";
   flush(text, write, context);
 }

@@ -7,12 +7,14 @@
 //   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
 //   resident    which granules may have resident pages; the others read as zero.
 //   aged        which of these were free at the last tick.
-//   entry[g]    not 0: a live object starts in granule g, or a chunk that was lent for good.
+//   entry[g]    not 0: a live object starts in granule g, or one that is parked (neither bit), or a chunk that was lent
+//               for good.
 //               | live : 1 | lent : 1 | 0 : 8 | cache lines from the granule : 6 | granules : 16 |
 //
 //   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all
 //            back and choose again. Write the entry.
-//   give     take the entry away: whoever does is the one who frees. Clear the bits.
+//   park     take the entry's live bit away: whoever does is the one who frees. A cache may keep the object then.
+//   give     take the entry away; clear the bits.
 //   purge    as take, but what is free and resident; madvise; clear resident; clear the bits.
 //
 // Of several that want overlapping runs, the one that got furthest meets nobody further on, so one succeeds. A thread
@@ -43,6 +45,8 @@ struct Field {
   uint32_t granules;         // a multiple of 64
   uint32_t seal;             // of the two; a field whose seal is broken was overwritten
   Atomic<uint32_t> longest;  // hint: no free run is longer
+  // Hint: in no word before it begins a free run of that many granules (counted from 1; or more) whose pages are there.
+  Atomic<uint8_t> ready_from[64];
 
   using Word = Atomic<uint64_t>;
   static size_t bytes_for(uint32_t granules) {
@@ -85,7 +89,15 @@ struct LargePlace {
 };
 LargePlace large_place(const void* address);
 
-// False if no live object starts there.
+// Frees a live object but for its granules, which the caller owns now, for large_unpark or large_give. Returns how many
+// they are; 0 if no live object starts there.
+unsigned large_park(void* object);
+// How many granules an object of `size` bytes without alignment takes. A parked one that has as many can be it.
+unsigned large_granules(size_t size);
+void large_unpark(void* parked, size_t size, bool zeroed);
+void large_give(void* parked);
+
+// Both: park and give. False if no live object starts there.
 bool large_free(void* object);
 
 // Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back what it then has too
@@ -98,7 +110,7 @@ void large_age();
 
 // For statistics: counted by a walk.
 struct LargeStats {
-  uint64_t objects, taken, resident, dirty, reserved;  // bytes but for the first
+  uint64_t objects, taken, parked, resident, dirty, reserved;  // bytes but for the first; parked ones are not in taken
 };
 LargeStats large_stats();
 

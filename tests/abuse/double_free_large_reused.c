@@ -3,15 +3,15 @@
 #include "abuse.h"
 
 int main(void) {
-  char *below = (char *)opaque(malloc(100 * 1024));
-  char *object = (char *)opaque(malloc(100 * 1024));
+  char *below = (char *)opaque(malloc(400 * 1024));
+  char *object = (char *)opaque(malloc(400 * 1024));
   tell("inner", object);
   free(below);
   free(object);
-  char *both = told_object(200 * 1024);
-  require(both < object && object < both + 200 * 1024, "their granules merged");
+  char *both = told_object(800 * 1024);
+  require(both < object && object < both + 800 * 1024, "their granules merged");
   free(opaque(object));
-  memset(both, 1, 200 * 1024);
+  memset(both, 1, 800 * 1024);
   free(both);
   heap_still_works();
   return 0;

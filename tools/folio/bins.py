@@ -79,7 +79,7 @@ def show_table(parts: Parts, by: str, most: int) -> None:
             style="dim",
         )
     for name, each in [("large", parts.large), ("huge", parts.huge)]:
-        held = each.live + each.dirty + each.padding
+        held = each.live + each.cached + each.dirty + each.padding
         if held or each.objects:
             occupied = f"{100 * each.live / held:.0f} %" if held else ""
             row = ["", f"{each.objects:,}", "", output.size(held), "", output.size(each.dirty), occupied]

@@ -21,7 +21,7 @@ PLACES = ("thread", "cpu", "depot")
 HUGE_FREE, HUGE_LIVE = 0, 1
 WALK_MOST = 1 << 20  # magazines in one stack
 FIELDS_MOST = 1 << 21
-LIVE_SHIFT = 31  # of an entry of a granule
+LIVE_SHIFT, LENT_SHIFT = 31, 30  # of an entry of a granule; with neither, it is parked
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ class Field:
     first: np.ndarray  # granules in which a live object starts
     length: np.ndarray  # its granules
     offset: np.ndarray  # where in its first granule it starts, in bytes
+    parked: np.ndarray  # True or False for each granule: of an object in a CPU cache
 
 
 class Heap:
@@ -171,11 +172,16 @@ class Heap:
             words = granules // 64
             body = metadata.gather(np.array([at + layout.field_bytes]), 3 * words + granules // 2)[0]
             entries = body[3 * words :].view(np.uint32)
-            first = np.flatnonzero(entries >> LIVE_SHIFT)  # without it: a chunk that was lent to a bin
+            first = np.flatnonzero(entries >> LIVE_SHIFT)
             length, offset = entries[first] & 0xFFFF, (entries[first] >> 16 & 63) * 64
+            parked = np.zeros(granules, dtype=bool)
+            for at_granule in np.flatnonzero((entries != 0) & (entries >> LENT_SHIFT == 0)):
+                parked[at_granule : at_granule + (entries[at_granule] & 0xFFFF)] = True
             base = metadata.word(at + layout.field_base_offset)
             taken, resident = body[:words], body[words : 2 * words]
-            found.append(Field(base, at, granules, taken, resident, first, length.astype(int), offset.astype(int)))
+            found.append(
+                Field(base, at, granules, taken, resident, first, length.astype(int), offset.astype(int), parked)
+            )
             at = metadata.word(at + layout.field_next_offset)
         return found
 

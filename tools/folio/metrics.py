@@ -91,7 +91,7 @@ def parts_of_bin(bin_: BinParts) -> dict[str, int]:
 
 
 def parts_of_runs(runs: RunParts) -> dict[str, int]:
-    return {"live": runs.live, "dirty": runs.dirty, "padding": runs.padding}
+    return {"live": runs.live, "cached_cpus": runs.cached, "dirty": runs.dirty, "padding": runs.padding}
 
 
 class Collector:

@@ -70,6 +70,7 @@ class RunParts:
     live: int = 0
     dirty: int = 0
     padding: int = 0
+    cached: int = 0  # of large ones, in CPU caches
 
 
 @dataclass
@@ -95,7 +96,7 @@ class Parts:
         return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge])
 
     def cached(self, place: str) -> int:
-        return sum(bin_.cached[place] for bin_ in self.bins)
+        return sum(bin_.cached[place] for bin_ in self.bins) + (self.large.cached if place == "cpu" else 0)
 
     def values(self) -> dict[str, int]:
         return {
@@ -267,7 +268,9 @@ def add_large(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) ->
         word, bit = granule // 64, (granule % 64).astype(np.uint64)
         taken = each.taken[word] >> bit & np.uint64(1) == 1
         known = each.resident[word] >> bit & np.uint64(1) == 1
-        large.live += int(taken.sum()) * PAGE
+        parked = each.parked[granule] & taken
+        large.live += int((taken & ~parked).sum()) * PAGE
+        large.cached += int(parked.sum()) * PAGE
         large.dirty += int((~taken & known).sum()) * PAGE
         large.padding += int((~taken & ~known).sum()) * PAGE
 

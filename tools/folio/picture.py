@@ -58,7 +58,7 @@ def picture_of(reading: Reading, cells_most: int = CELLS_MOST) -> Picture:
             cached[mine] += bytes_by_page(bin_, of_bin, bin_.cached[place][of_bin], pages_a_chunk)
     addresses = rows << heap.layout.chunk_shift
     bins = np.where(codes == heap.layout.code_large, LARGE, np.where(codes < heap.layout.code_huge_start, codes, HUGE))
-    live_large(heap, addresses, bins, live)
+    add_large(heap, addresses, bins, live, cached)
     live_huge(heap, addresses, bins, live)
 
     cells = cells_a_chunk(len(rows), cells_most)
@@ -75,16 +75,16 @@ def cells_a_chunk(chunks: int, cells_most: int) -> int:
     return next((each for each in CELLS_A_CHUNK if each * chunks <= cells_most), 1)
 
 
-def live_large(heap: Heap, addresses: np.ndarray, bins: np.ndarray, live: np.ndarray) -> None:
-    """Pages of granules that are taken."""
+def add_large(heap: Heap, addresses: np.ndarray, bins: np.ndarray, live: np.ndarray, cached: np.ndarray) -> None:
+    """Pages of granules that are taken, by the program or a cache."""
     pages_a_granule = (1 << heap.layout.granule_shift) // PAGE
     for field in heap.fields:
         taken = np.unpackbits(field.taken.view(np.uint8), bitorder="little").astype(bool)
-        by_page = np.repeat(taken, pages_a_granule).reshape(-1, live.shape[1])
-        row = np.flatnonzero(
-            (bins == LARGE) & (addresses >= field.base) & (addresses < field.base + by_page.size * PAGE)
-        )
-        live[row] = by_page[(addresses[row] - field.base) // heap.layout.chunk_bytes] * PAGE
+        end = field.base + (field.granules << heap.layout.granule_shift)
+        row = np.flatnonzero((bins == LARGE) & (addresses >= field.base) & (addresses < end))
+        chunk = (addresses[row] - field.base) // heap.layout.chunk_bytes
+        for values, which in ((live, taken & ~field.parked), (cached, taken & field.parked)):
+            values[row] = np.repeat(which, pages_a_granule).reshape(-1, live.shape[1])[chunk] * PAGE
 
 
 def live_huge(heap: Heap, addresses: np.ndarray, bins: np.ndarray, live: np.ndarray) -> None:

@@ -73,6 +73,8 @@ def in_large(heap: Heap, entry: int, address: int) -> dict[str, Any]:
     if at < 0 or granule >= field.first[at] + field.length[at]:
         taken = int(field.taken[granule // 64]) >> granule % 64 & 1
         state = "is just being purged or taken" if taken else "free"
+        if field.parked[granule]:
+            state = f"free, in {PLACE_NAMES['cpu']}"
         return {"kind": "granule of large objects", "state": state, "granule": granule, "field": field.base}
     base = field.base + (int(field.first[at]) << shift) + int(field.offset[at])
     before = address < base

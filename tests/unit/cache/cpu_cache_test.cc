@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "cache/depot.h"
+#include "space/large.h"
 #include "unit/cache/magazines.h"
 #include "unit/child.h"
 #include "unit/support.h"
@@ -69,6 +70,65 @@ TEST_F(CpuCacheTest, AMagazineComesBackWhole) {
   expect_exact();
   drain_list(bin, magazine);
 }
+
+// ---- Large objects ----
+
+constexpr size_t kGranule = kGranuleBytes;
+void* parked(unsigned granules) {
+  void* const object = large_alloc(granules * kGranule - kLineOffsetMost, 1, false);
+  EXPECT_EQ(large_park(object), granules);
+  return object;
+}
+uint64_t parked_bytes() { return large_stats().parked; }
+
+TEST_F(CpuCacheTest, ALargeObjectComesBackToWhoWantsAboutAsMuch) {
+  if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
+  void* const object = parked(15);
+  EXPECT_TRUE(cpu_cache_put_large(object, 15));
+  EXPECT_EQ(parked_bytes(), 15 * kGranule);
+  EXPECT_EQ(cpu_cache_get_large(16), nullptr) << "too small";
+  EXPECT_EQ(cpu_cache_get_large(13), nullptr) << "too large";
+  EXPECT_EQ(cpu_cache_get_large(14), object);
+  EXPECT_EQ(cpu_cache_get_large(15), nullptr) << "it is gone";
+  EXPECT_EQ(mine().large.bytes, 0u);
+  large_give(object);
+}
+
+TEST_F(CpuCacheTest, LargeObjectsAreBoundedAndTheOldestGo) {
+  if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
+  void* const big = parked(17);
+  EXPECT_FALSE(cpu_cache_put_large(big, 17)) << "more than a quarter of the budget";
+  EXPECT_EQ(parked_bytes(), 0u);
+  void* const first = parked(16);
+  EXPECT_TRUE(cpu_cache_put_large(first, 16));
+  for (unsigned i = 0; i < 3; ++i) EXPECT_TRUE(cpu_cache_put_large(parked(16), 16));
+  EXPECT_EQ(parked_bytes(), kMiB) << "the budget";
+  EXPECT_FALSE(cpu_cache_put_large(parked(3), 3)) << "one went for it";
+  EXPECT_EQ(parked_bytes(), kMiB - 13 * kGranule);
+  EXPECT_FALSE(large_place(first).starts(first));
+  void* const again = large_alloc(16 * kGranule - kLineOffsetMost, 1, false);
+  EXPECT_EQ(again, first) << "given back to its field";
+  EXPECT_TRUE(large_free(again));
+  for (unsigned i = 0; i < 40; ++i) cpu_cache_put_large(parked(1), 1);
+  EXPECT_LE(mine().large.count, LargeList::kMost);
+  EXPECT_EQ(parked_bytes(), mine().large.bytes);
+  options.cpu_cache = 0;
+  EXPECT_FALSE(cpu_cache_put_large(parked(1), 1));
+  EXPECT_EQ(cpu_cache_get_large(1), nullptr);
+  options.cpu_cache = 1024;
+  EXPECT_EQ(cpu_caches_trim(true), LargeList::kMost);
+  EXPECT_EQ(parked_bytes(), 0u);
+}
+
+TEST_F(CpuCacheTest, LargeObjectsThatNobodyWantsGoAtTheSecondTrim) {
+  const unsigned granules = static_cast<unsigned>(round_up(kGranule, os::page_bytes()) / kGranule);
+  EXPECT_TRUE(cpu_cache_put_large(parked(granules), granules));
+  EXPECT_EQ(cpu_caches_trim(false), 0u);
+  EXPECT_EQ(cpu_caches_trim(false), 1u);
+  EXPECT_EQ(parked_bytes(), 0u);
+}
+
+// ---- Small and medium ones ----
 
 TEST_F(CpuCacheTest, FewObjectsAreMergedIntoWhatWaits) {
   Magazine* const large = magazine_of(bin, 40);

@@ -1,5 +1,6 @@
 #include "cache/thread_cache.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -8,6 +9,8 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
+#include "folio/bin.h"
+#include "space/pages.h"
 #include "unit/cache/magazines.h"
 #include "unit/child.h"
 #include "unit/stderr_capture.h"
@@ -247,6 +250,66 @@ TEST_F(ThreadCacheTest, ThePoolBoundsWhatAllClaim) {
 
 // Around a full magazine and around an empty one: the first call of the other kind moves half a magazine, and then
 // there is room for both.
+TEST_F(ThreadCacheTest, ThePoolGrowsWithTheProcess) {
+  options.thread_cache_pool = 1;
+  options.thread_cache = 0;
+  const auto claimed = [](int64_t resident) {
+    int64_t most = 0;
+    count_resident(resident);
+    on_thread([&] {
+      claim_much();
+      most = thread_cache()->claimed;
+    });
+    count_resident(-resident);
+    return most;
+  };
+  options.thread_cache_pool = 0;
+  EXPECT_EQ(claimed(int64_t{1} << 30), 0) << "none stays none";
+  options.thread_cache_pool = 1;
+  const int64_t one = claimed(0);
+  EXPECT_LE(one, static_cast<int64_t>(kMiB));
+  {
+    std::atomic<unsigned> done{0};
+    std::atomic<int64_t> sum{0};
+    std::vector<std::thread> threads;
+    count_resident(int64_t{512} << 20);
+    for (unsigned t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        claim_much();
+        sum += thread_cache()->claimed;
+        ++done;
+        while (done != 4) std::this_thread::yield();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    count_resident(-(int64_t{512} << 20));
+    EXPECT_GT(sum, static_cast<int64_t>(kMiB)) << "four times as much is there";
+    EXPECT_LE(sum, static_cast<int64_t>(5 * kMiB));
+  }
+}
+
+TEST_F(ThreadCacheTest, AnObjectOfAnotherThreadIsNotHandedOutNext) {
+  for (const size_t size : {8, 16, 32, 48}) {
+    const BinId each = bin_of(size);
+    void* others[2];  // neighbours, one for each of two threads
+    ASSERT_EQ(take_objects(each, others, 2), 2u);
+    for (void* foreign : others) {
+      on_thread([&] {
+        push(each, foreign);
+        std::vector<void*> own = pop_many(each, 3);
+        EXPECT_EQ(std::count(own.begin(), own.end(), foreign), 0) << size;
+        push_all(each, own);
+        // It is still in the magazine.
+        const uint64_t n = thread_cache_objects(thread_cache(), each);
+        own = pop_many(each, static_cast<unsigned>(n));
+        EXPECT_EQ(std::count(own.begin(), own.end(), foreign), 1) << size;
+        EXPECT_EQ(std::set<void*>(own.begin(), own.end()).size(), n);
+        push_all(each, own);
+      });
+    }
+  }
+}
+
 TEST_F(ThreadCacheTest, MallocsAndFreesByTurnsAreServedFromTheMagazine) {
   on_thread([] {
     for (unsigned i = 0; i < 20; ++i) {

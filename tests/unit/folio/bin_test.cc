@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <set>
 #include <thread>
 
 #include "folio/purge.h"
 #include "os/os.h"
 #include "space/region.h"
+#include "unit/cache/magazines.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -205,6 +207,29 @@ TEST(Bin, GivesObjectsOfManyFoliosAndChunksInOneCall) {
       give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(62, objects.size() - i)), "test");
     }
     for (void* object : objects) EXPECT_FALSE(place_of(object).taken());
+    EXPECT_TRUE(check_bin(bin));
+  }
+}
+
+TEST(Bin, GivesRowsOfNeighboursUpAndDown) {
+  for (const BinId bin : {bin_of(8), bin64, bin_of(100), bin_of(5000)}) {
+    const uint64_t before = taken_objects(bin);
+    std::vector<void*> objects(2 * info_of(bin).objects + 200);  // over the ends of folios and chunks
+    for (size_t at = 0; at < objects.size();) {
+      at += take_objects(bin, &objects[at], static_cast<unsigned>(std::min<size_t>(64, objects.size() - at)));
+    }
+    std::sort(objects.begin(), objects.end());
+    std::mt19937 random(5);
+    uint64_t left = before + objects.size();
+    for (size_t at = 0; at < objects.size();) {
+      const size_t n = std::min<size_t>(1 + random() % 64, objects.size() - at);
+      if (random() % 2 == 0) std::reverse(&objects[at], &objects[at] + n);
+      if (random() % 4 == 0) std::swap(objects[at], objects[at + n / 2]);
+      give_objects(bin, &objects[at], static_cast<unsigned>(n), "test");
+      at += n;
+      left -= n;
+      ASSERT_EQ(taken_objects(bin), left) << "bin " << index(bin);
+    }
     EXPECT_TRUE(check_bin(bin));
   }
 }

@@ -62,7 +62,7 @@ class HintsExplore : public ::testing::TestWithParam<size_t> {
       ASSERT_TRUE(check_bin(bin_)) << point;
     }
     give(static_cast<unsigned>(taken_.size()));
-    EXPECT_GT(points, 3u) << "nothing was interrupted";
+    EXPECT_GE(points, 3u) << "nothing was interrupted";
     EXPECT_LT(points, kPointsMost - 1);
   }
 

@@ -1,6 +1,7 @@
 #include "folio/hints.h"
 
 #include <memory>
+#include <random>
 
 #include "unit/support.h"
 
@@ -59,6 +60,25 @@ TEST(Fullness, OfFewObjectsNearlyIsThreeQuartersToo) {
     for (unsigned taken = 1; taken < objects; ++taken) {
       EXPECT_EQ(fullness_of(low_mask(taken), valid), 4 * taken >= 3 * objects ? kNearlyFull : kPartlyFull)
           << taken << " of " << objects;
+    }
+  }
+}
+
+TEST(Fullness, AClassIsEnteredWhereItChanged) {
+  std::mt19937_64 random(3);
+  for (const unsigned objects : {1u, 2u, 5u, 31u, 63u, 64u}) {
+    const uint64_t valid = low_mask(objects);
+    for (unsigned i = 0; i < 20000; ++i) {
+      // Words of every fullness, and of them one bit or several away.
+      uint64_t before = random() & valid, given = random() & random() & valid;
+      if (i % 3 == 0) before |= random() | random();
+      if (i % 7 == 0) before = valid;
+      if (i % 2 == 0) given &= -given;
+      if (i % 11 == 0) given = before;
+      before &= valid;
+      const uint64_t left = before & ~given;
+      const Fullness was = fullness_of(before, valid), is = fullness_of(left, valid);
+      ASSERT_EQ(class_entered(before, left, valid), is == was ? kFull : is) << std::hex << before << " " << left;
     }
   }
 }

@@ -95,6 +95,41 @@ TEST_F(Large, OnlyTheStartOfALiveObjectIsFreed) {
   EXPECT_FALSE(large_resize(object, 200 * kKiB));
 }
 
+TEST_F(Large, AParkedObjectIsNotLiveAndNobodyElses) {
+  char* const object = alloc_steps(3);
+  memset(object, 1, usable(object));
+  const unsigned granules = large_park(object);
+  EXPECT_EQ(granules, 3 * kStepGranules);
+  EXPECT_EQ(large_granules(3 * step - kLineOffsetMost), granules);
+  EXPECT_EQ(large_granules(3 * step - kLineOffsetMost + 1), granules + kStepGranules);
+  EXPECT_EQ(large_park(object), 0u) << "the second free";
+  EXPECT_FALSE(large_free(object));
+  EXPECT_FALSE(large_resize(object, 10 * step));
+  EXPECT_FALSE(large_place(object).starts(object));
+  EXPECT_EQ(large_stats().objects, 0u);
+  EXPECT_EQ(large_stats().parked, 3 * step);
+  EXPECT_EQ(large_stats().taken, 0u);
+  expect_exact_accounts();
+  char* const other = alloc_steps(3);
+  EXPECT_NE(other, object);
+  EXPECT_TRUE(large_free(other));
+  EXPECT_EQ(resident_bytes(start_of(object), 3 * step), 3 * step) << "no purge takes it";
+  large_purge(true, kNoLimit);
+  EXPECT_EQ(resident_bytes(start_of(object), 3 * step), 3 * step) << "no purge takes it";
+  large_unpark(object, usable(object), false);
+  EXPECT_TRUE(large_place(object).starts(object));
+  EXPECT_EQ(large_stats().objects, 1u);
+  EXPECT_EQ(large_stats().parked, 0u);
+  EXPECT_EQ(object[0], 1) << "nothing was written";
+  ASSERT_EQ(large_park(object), granules);
+  large_unpark(object, 2 * step, true);
+  for (size_t i = 0; i < 2 * step; ++i) ASSERT_EQ(object[i], 0) << i;
+  ASSERT_EQ(large_park(object), granules);
+  large_give(object);
+  EXPECT_EQ(large_stats().parked, 0u);
+  expect_exact_accounts();
+}
+
 // ---- Runs ----
 
 TEST_F(Large, FreedNeighboursMerge) {
@@ -501,6 +536,30 @@ TEST_F(Large, WhatTheKernelRefusedIsTriedAgain) {
   unlock_page(locked);
   large_purge(true, kNoLimit);
   EXPECT_EQ(delta_.dirty(), 0);
+}
+
+TEST_F(Large, AHintThatIsTooHighHidesNothing) {
+  const std::vector<char*> o = row({1, 5, 1});
+  Field& f = *large_place(o[0]).field;
+  EXPECT_TRUE(large_free(o[1]));
+  for (Atomic<uint8_t>& word : f.ready_from) word.store(static_cast<uint8_t>(f.words()), order::relaxed);
+  char* const again = alloc_steps(5);
+  EXPECT_EQ(start_of(again), start_of(o[1])) << "its pages are there";
+  free_all({o[0], again, o[2]});
+}
+
+TEST_F(Large, AFreeLowersTheHintOfWhatFitsThere) {
+  // Objects over several words, each second one freed from above: each time the lowest one is used again.
+  std::vector<unsigned> steps(400 / kStepGranules, 1);
+  const std::vector<char*> o = row(steps);
+  for (size_t i = o.size() - 2; i < o.size(); i -= 2) {
+    EXPECT_TRUE(large_free(o[i]));
+    char* const again = alloc_steps(1);
+    ASSERT_EQ(start_of(again), start_of(o[i])) << i;
+    EXPECT_TRUE(large_free(again));
+  }
+  for (size_t i = 1; i < o.size(); i += 2) EXPECT_TRUE(large_free(o[i]));
+  for (size_t i = o.size() - 2; i % 2 != 0; --i) EXPECT_TRUE(large_free(o[i]));
 }
 
 // ---- Threads ----
