@@ -31,6 +31,30 @@ constexpr uint64_t lowest_bits(uint64_t x, unsigned n) {
 // The n lowest bits set, n from 0 to 64.
 constexpr uint64_t low_mask(unsigned n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
 
+// The bits, of two words in a row, from which on `count` (at most 64) bits are set.
+constexpr uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
+  for (unsigned have = 1; have < count;) {
+    const unsigned more = have < count - have ? have : count - have;
+    low &= low >> more | high << (64 - more);
+    high &= high >> more;
+    have += more;
+  }
+  return low;
+}
+
+// Calls visit(first bit, length, mask) for the runs of set bits in a word, in pieces of at most `most`.
+template <class Visit>
+constexpr void visit_runs(uint64_t word, unsigned most, Visit&& visit) {
+  while (word != 0) {
+    const unsigned at = lowest_bit(word);
+    const uint64_t after = ~word >> at;
+    const unsigned run = after == 0 ? 64 - at : lowest_bit(after), length = run < most ? run : most;
+    const uint64_t mask = low_mask(length) << at;
+    visit(at, length, mask);
+    word &= ~mask;
+  }
+}
+
 // `alignment` is a power of two.
 constexpr size_t round_up(size_t x, size_t alignment) { return (x + alignment - 1) & ~(alignment - 1); }
 constexpr size_t round_down(size_t x, size_t alignment) { return x & ~(alignment - 1); }

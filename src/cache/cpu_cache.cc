@@ -360,15 +360,17 @@ unsigned cpu_caches_trim(bool all) {
 void cpu_caches_after_fork() {
   for (auto& entry : cpu_caches) {
     CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
-    if (cache == nullptr || !cache->section.held()) continue;
+    if (cache == nullptr) continue;
+    cache->large.count = 0;
+    cache->large.bytes = 0;
+    if (!cache->section.held()) continue;
     // Its lists may be half changed. Losing what they hold, at most the budget, beats mending what cannot be checked.
     cache->bytes = 0;
     cache->to_depot[0] = cache->to_depot[1] = 0;
     for (CpuList& list : cache->lists) list.clear();
-    cache->large.count = 0;
-    cache->large.bytes = 0;
     cache->section.forget_holder();
   }
+  large_give_parked();
 }
 
 uint64_t cpu_caches_objects(BinId bin) {

@@ -83,7 +83,8 @@ bool cpu_cache_put_large(void* parked, unsigned granules);
 // drained.
 unsigned cpu_caches_trim(bool all);
 
-// In the child of a fork: sections that were held are emptied, their objects lost.
+// In the child of a fork: sections that were held are emptied, their objects lost. Large objects go back to their
+// fields, also those that were on their way.
 void cpu_caches_after_fork();
 
 // For statistics, read without a section: estimates under load.

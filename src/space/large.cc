@@ -49,19 +49,6 @@ void visit_words(unsigned from, unsigned count, Visit&& visit) {
   }
 }
 
-// Calls visit(first bit, length, mask) for the runs of set bits in a word, in pieces of at most `most`.
-template <class Visit>
-void visit_runs(uint64_t word, unsigned most, Visit&& visit) {
-  while (word != 0) {
-    const unsigned at = lowest_bit(word);
-    const uint64_t after = ~word >> at;
-    const unsigned run = after == 0 ? 64 - at : lowest_bit(after), length = run < most ? run : most;
-    const uint64_t mask = low_mask(length) << at;
-    visit(at, length, mask);
-    word &= ~mask;
-  }
-}
-
 // ---- Runs ----
 
 // The first granule from `at` on whose occupancy (or its contrary) is set, or `end`. [hint] seq_cst: this may be the
@@ -146,17 +133,6 @@ bool find_run(Field& f, unsigned count, unsigned step, Run* best, unsigned* long
     at = end;
   }
   return found;
-}
-
-// The bits, of two words in a row, from which on `count` (at most 64) bits are set.
-uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
-  for (unsigned have = 1; have < count;) {
-    const unsigned more = have < count - have ? have : count - have;
-    low &= low >> more | high << (64 - more);
-    high &= high >> more;
-    have += more;
-  }
-  return low;
 }
 
 // Hints: relaxed, and not exact under races. One that is too low costs a longer search; one that is too high is passed
@@ -435,6 +411,15 @@ void large_give(void* parked) {
   const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns it
   f->entry(g).store(0, order::relaxed);                     // relaxed: the occupancy orders it
   give(*f, g, granules_in(entry));
+}
+
+void large_give_parked() {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    for (unsigned g = 0; g < f->granules; ++g) {
+      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the child has one thread
+      if (entry != 0 && (entry & (kLive | kLent)) == 0) large_give(granule_at(*f, g));
+    }
+  }
 }
 
 bool large_free(void* object) {

@@ -96,6 +96,7 @@ unsigned large_park(void* object);
 unsigned large_granules(size_t size);
 void large_unpark(void* parked, size_t size, bool zeroed);
 void large_give(void* parked);
+void large_give_parked();  // all there are, in the child of a fork
 
 // Both: park and give. False if no live object starts there.
 bool large_free(void* object);

@@ -53,6 +53,38 @@ TEST(Bits, LowestBitsAreTheLowestAndAsManyAsAsked) {
   }
 }
 
+TEST(Bits, StartsOfRunsAreThoseOfBitsInARow) {
+  for (const uint64_t low : interesting_words()) {
+    for (const uint64_t high : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{0x7fffffff}, ~uint64_t{0} >> 1}) {
+      for (const unsigned count : {1u, 2u, 3u, 7u, 32u, 33u, 63u, 64u}) {
+        uint64_t expected = 0;
+        for (unsigned at = 0; at < 64; ++at) {
+          unsigned run = 0;
+          while (run < count && ((at + run < 64 ? low >> (at + run) : high >> (at + run - 64)) & 1) != 0) ++run;
+          if (run == count) expected |= uint64_t{1} << at;
+        }
+        ASSERT_EQ(starts_of_runs(low, high, count), expected) << std::hex << low << " " << high << " " << count;
+      }
+    }
+  }
+}
+
+TEST(Bits, RunsOfSetBitsInPieces) {
+  for (const uint64_t word : interesting_words()) {
+    for (const unsigned most : {1u, 5u, 64u}) {
+      uint64_t seen = 0;
+      visit_runs(word, most, [&](unsigned at, unsigned length, uint64_t mask) {
+        EXPECT_EQ(mask, low_mask(length) << at);
+        EXPECT_LE(length, most);
+        EXPECT_EQ(seen & mask, 0u);
+        EXPECT_TRUE(length == most || at + length == 64 || (word >> (at + length) & 1) == 0);
+        seen |= mask;
+      });
+      EXPECT_EQ(seen, word);
+    }
+  }
+}
+
 TEST(Bits, LowMask) {
   EXPECT_EQ(low_mask(0), 0u);
   EXPECT_EQ(low_mask(1), 1u);

@@ -128,6 +128,54 @@ TEST_F(CpuCacheTest, LargeObjectsThatNobodyWantsGoAtTheSecondTrim) {
   EXPECT_EQ(parked_bytes(), 0u);
 }
 
+TEST_F(CpuCacheTest, AChildGivesLargeObjectsBackAlsoThoseOnTheirWay) {
+  const unsigned granules = static_cast<unsigned>(round_up(kGranule, os::page_bytes()) / kGranule);
+  cpu_cache_put_large(parked(granules), granules);
+  void* const on_its_way = parked(granules);
+  EXPECT_EQ(in_child([] {
+              cpu_caches_after_fork();
+              if (parked_bytes() != 0 || mine().large.count != 0 || !large_check()) return kFailed;
+              return cpu_cache_get_large(1) == nullptr ? kPassed : kFailed;
+            }),
+            kPassed);
+  EXPECT_EQ(parked_bytes(), 2 * granules * kGranule);
+  large_give(on_its_way);
+}
+
+TEST_F(CpuCacheTest, ThreadsNeverShareALargeObject) {
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      std::minstd_rand random(t + 1);
+      void* held[8] = {};
+      for (unsigned round = 0; round < rounds(20000); ++round) {
+        void*& object = held[random() % 8];
+        if (object != nullptr) {
+          EXPECT_EQ(*static_cast<uint64_t*>(object), t);
+          const unsigned granules = large_park(object);
+          ASSERT_NE(granules, 0u);
+          cpu_cache_put_large(object, granules);
+        }
+        const size_t size = 40000 + random() % 400000;
+        object = cpu_cache_get_large(large_granules(size));
+        if (object != nullptr) {
+          large_unpark(object, size, false);
+        } else {
+          object = large_alloc(size, 1, false);
+        }
+        *static_cast<uint64_t*>(object) = t;
+        if (round % 1000 == 0) cpu_caches_trim(random() % 2 == 0);
+      }
+      for (void* object : held) EXPECT_TRUE(object == nullptr || large_free(object));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  cpu_caches_trim(true);
+  EXPECT_EQ(large_stats().objects, 0u);
+  EXPECT_EQ(parked_bytes(), 0u);
+  EXPECT_TRUE(large_check());
+}
+
 // ---- Small and medium ones ----
 
 TEST_F(CpuCacheTest, FewObjectsAreMergedIntoWhatWaits) {
