@@ -274,7 +274,11 @@ class TestRun:
         assert folio("run", "--quiet", "--", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
 
     def test_signals_go_on_to_the_program(self):
-        code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(42)); print(flush=True); signal.pause()"
+        # Not signal.pause: the signal may come just before it, and its handler would then wait with it.
+        code = (
+            "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(42))\nprint(flush=True)\n"
+            "while True: time.sleep(0.05)"
+        )
         command = [sys.executable, "-m", "folio", "run", "--lib", LIBRARY, "--", "/usr/bin/python3", "-c", code]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None))
         process.stdout.readline()
