@@ -6,7 +6,7 @@
 
 namespace folio {
 
-inline constexpr uint32_t kLayoutVersion = 3;
+inline constexpr uint32_t kLayoutVersion = 4;
 
 struct Layout {
   char magic[8];     // "FolioLay"
