@@ -18,7 +18,7 @@ namespace {
 using folio::arch::Transaction;
 
 constexpr int kSkipped = 77;
-constexpr unsigned kThreads = 4, kRuns = 20000;
+constexpr unsigned kThreads = 4, kRuns = 5000;
 
 // The processor's transactions, counted.
 struct Counted {
@@ -69,12 +69,13 @@ void busy() {
 void together() {
   static Section section;
   static uint64_t counter, other;
-  static std::atomic<uint64_t> ran_sum{0}, begun_sum{0}, aborted_sum{0}, torn{0};
+  static std::atomic<uint64_t> ran_sum{0}, busy_sum{0}, begun_sum{0}, aborted_sum{0}, torn{0};
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < kThreads; ++i) {
     threads.emplace_back([i] {
-      uint64_t ran = 0, seen_torn = 0;
-      for (unsigned n = 0; n < kRuns; ++n) {
+      uint64_t ran = 0, was_busy = 0, seen_torn = 0;
+      // Until so many ran, however often it was busy: a preempted holder makes all others' tries fail.
+      for (unsigned n = 0; ran < kRuns; ++n) {
         bool equal = true;  // set again by whoever runs it to the end
         // Some without transactions: both ways keep each other out.
         if (section.run((n + i) % 4 != 0, [&] {
@@ -85,9 +86,13 @@ void together() {
             })) {
           ++ran;
           seen_torn += equal ? 0 : 1;
+        } else {
+          ++was_busy;
+          std::this_thread::yield();
         }
       }
       ran_sum += ran;
+      busy_sum += was_busy;
       torn += seen_torn;
       begun_sum += Counted::begun;
       aborted_sum += Counted::aborted;
@@ -96,9 +101,8 @@ void together() {
   for (std::thread& t : threads) t.join();
   expect(counter == ran_sum && other == ran_sum, "every body that ran had its effect once");
   expect(torn == 0, "no body saw another one half done");
-  expect(ran_sum >= kRuns, "some of them ran");
-  printf("%lu of %u sections ran; %lu transactions begun, %lu aborted\n", ran_sum.load(), kThreads * kRuns,
-         begun_sum.load(), aborted_sum.load());
+  printf("%lu sections ran, %lu tries were busy; %lu transactions begun, %lu aborted\n", ran_sum.load(),
+         busy_sum.load(), begun_sum.load(), aborted_sum.load());
 }
 
 int run_all() {
