@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -285,6 +286,26 @@ class TestRun:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 42
+
+    def test_a_signal_before_the_program_is_known(self, tmp_path):
+        """It comes when the program runs already, and before there is anybody to send it on."""
+        program = f"trap 'exit 42' TERM; touch {tmp_path}/runs; while :; do sleep 0.05; done"
+        code = f"""
+            import os, sys, time
+            from pathlib import Path
+            from folio import run
+
+            def late(pid, forward=run.forward_signals):
+                while not os.path.exists("{tmp_path}/runs"):
+                    time.sleep(0.01)
+                os.kill(os.getpid(), 15)
+                forward(pid)
+
+            run.forward_signals = late
+            sys.exit(run.run(["sh", "-c", {program!r}], Path("{LIBRARY}"), "", True, None))"""
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        done = subprocess.run(command, env=environment(None), timeout=300)
+        assert done.returncode == 42
 
     def test_summary(self, tmp_path):
         code = "x = [bytearray(n % 3000) for n in range(60000)]; import time; time.sleep(4)"

@@ -50,10 +50,16 @@ def preload_with(library: Path, environment: dict[str, str], options: str) -> di
 
 
 def spawn(command: list[str], environment: dict[str, str]) -> int:
+    """Starts the program. Signals wait until it is known where they go on to."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in FORWARDED + FROM_TERMINAL])
     try:
-        return os.posix_spawnp(command[0], command, environment)
+        pid = os.posix_spawnp(command[0], command, environment, setsigmask=before)
+        forward_signals(pid)
+        return pid
     except OSError as error:
         raise FolioError(f"cannot run {command[0]}: {error.strerror}; is it the name of a program?") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def watch(pid: int, seen: Watch, ended: threading.Event) -> None:
@@ -169,7 +175,6 @@ def run(command: list[str], library: Path, options: str, quiet: bool, json: Path
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     begin = time.monotonic()
     pid = spawn(command, preload_with(library, dict(os.environ), options))
-    forward_signals(pid)
     seen, ended = Watch(), threading.Event()
     thread = threading.Thread(target=watch, args=(pid, seen, ended), daemon=True)
     if not quiet or json:
