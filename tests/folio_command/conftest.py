@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 from folio.cli import main
+from folio.parts import Parts, explain
+from folio.reader import Reader
 
 os.environ["COLUMNS"] = "80"
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +33,15 @@ def environment(library: Path | None, options: str = "") -> dict[str, str]:
     return clean | {"FOLIO_OPTIONS": options} | ({"LD_PRELOAD": str(library)} if library else {})
 
 
+def eventually(question: Callable[[], Any]) -> Any:
+    """The first answer that is true: however busy the machine is, it comes within a minute."""
+    end = time.monotonic() + 60
+    while not (answer := question()):
+        assert time.monotonic() < end, "did not come true"
+        time.sleep(0.02)
+    return answer
+
+
 @contextmanager
 def running(command: list[str], library: Path | None = LIBRARY, options: str = "") -> Iterator[subprocess.Popen]:
     """A program that waits for its standard input to end."""
@@ -42,12 +55,51 @@ def running(command: list[str], library: Path | None = LIBRARY, options: str = "
         process.communicate()
 
 
+def line_of(process: subprocess.Popen) -> str:
+    """What it says, once it waits: on its way from the line to there it touches more pages."""
+
+    def look() -> tuple[str, str]:
+        time.sleep(0.002)
+        of = Path(f"/proc/{process.pid}")
+        return (of / "stat").read_text().rpartition(")")[2].split()[0], (of / "statm").read_text()
+
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    eventually(lambda: (first := look())[0] == "S" and look() == first)
+    return line
+
+
+def exact(reader: Reader) -> Parts:
+    """A look whose parts sum to RSS, but for 1 %; where the program grew while it was read, there is another."""
+    for _ in range(20):
+        parts = explain(reader)
+        if abs(parts.unexplained) <= 0.01 * parts.rss:
+            break
+    return parts
+
+
+def kill(pid: int) -> None:
+    """Ends a child and waits until it has no memory any more; it is not reaped."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def stop(pid: int) -> None:
+    """Stops it and waits until all its threads stand."""
+
+    def states() -> set[str]:
+        stats = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: states() == {"T"})
+
+
 @contextmanager
 def heap(*words: str, options: str = "", program: Path = HEAP) -> Iterator[tuple[int, dict[str, Any]]]:
     """heap.cc in one of its forms: its process, and what it says of itself."""
     with running([str(program), *words], None if program == STATIC else LIBRARY, options) as process:
-        assert process.stdout is not None
-        yield process.pid, json.loads(process.stdout.readline())
+        yield process.pid, json.loads(line_of(process))
 
 
 def folio(*words: str | Path, **more: str) -> subprocess.CompletedProcess:
@@ -56,7 +108,7 @@ def folio(*words: str | Path, **more: str) -> subprocess.CompletedProcess:
         [sys.executable, "-m", "folio", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         stdin=subprocess.DEVNULL,
         env=environment(None) | {"FOLIO_LIBRARY": str(LIBRARY), "COLUMNS": "80"} | more,
     )
@@ -93,6 +145,5 @@ input()
 def python_process() -> Iterator[int]:
     """The system's python3, after some work."""
     with running(["/usr/bin/python3", "-c", PYTHON_WORK]) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        line_of(process)
         yield process.pid

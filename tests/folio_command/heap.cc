@@ -103,6 +103,9 @@ constexpr size_t kSizes[] = {24, 64, 200, 1000, 3000};
 std::atomic<void*> slots[kSlots];
 std::atomic<bool> stop{false};
 std::atomic<size_t> operations{0};
+std::atomic<unsigned> warm{0};
+
+constexpr size_t kWarm = 25000;  // exchanges, after which a thread has its caches
 
 // Every slot always holds an object, but for the one that a thread is just exchanging: it then holds one more.
 void exchange(unsigned seed) {
@@ -114,6 +117,7 @@ void exchange(unsigned seed) {
     static_cast<char*>(fresh)[0] = 1;
     free(slots[slot].exchange(fresh));
     if (++n % 1024 == 0) operations.fetch_add(1024, std::memory_order_relaxed);
+    if (n == kWarm) ++warm;
   }
 }
 
@@ -125,6 +129,7 @@ int load(unsigned threads) {
   }
   std::vector<std::thread> workers;
   for (unsigned t = 0; t < threads; ++t) workers.emplace_back(exchange, t + 1);
+  while (warm != threads) usleep(1000);
   printf("{\"objects\": %zu, \"bytes\": %zu, \"operations_at\": %zu}\n", kSlots, held,
          reinterpret_cast<size_t>(&operations));
   wait_for_end();
