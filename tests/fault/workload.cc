@@ -8,11 +8,13 @@
 #include <folio/folio.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -236,9 +238,12 @@ int main(int count, char **arguments) {
   everything();
   live.check_all();
   live.release(true);
-  folio_collect();
   folio_stats stats = {};
   stats.struct_size = sizeof stats;
-  if (!folio_stats_get(&stats) || stats.live > kMiB) fail("live at the end", stats.live);
-  return 0;
+  // What the housekeeper has just claimed, to give it back, counts as live. (A sleep may be refused.)
+  for (const time_t end = time(nullptr) + 20; time(nullptr) < end; sched_yield()) {
+    folio_collect();
+    if (folio_stats_get(&stats) && stats.live <= kMiB) return 0;
+  }
+  fail("live at the end", stats.live);
 }

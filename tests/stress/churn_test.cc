@@ -17,11 +17,12 @@ TEST(Stress, ThreadsComeAndGo) {
   ASSERT_TRUE(configured);
   Mailboxes mailboxes(128);
   const Deadline deadline(5);
+  constexpr unsigned kLivesLeast = 20;
   std::atomic<unsigned> lives{0};
   std::vector<std::thread> parents;
   for (unsigned i = 0; i < 4; ++i) {
     parents.emplace_back([&, i] {
-      for (unsigned n = 0; !deadline.over(); ++n) {
+      for (unsigned n = 0; !deadline.over(lives > kLivesLeast); ++n) {
         std::thread child([&] {
           Worker worker(i * 1000003 + n + 1, mailboxes);
           for (unsigned k = worker.chance(300); k != 0; --k) worker.step();
@@ -37,7 +38,7 @@ TEST(Stress, ThreadsComeAndGo) {
   for (std::thread& t : parents) t.join();
   empty(mailboxes);
   printf("%u threads lived; %lu KiB of metadata\n", lives.load(), folio::totals().metadata >> 10);
-  EXPECT_GT(lives.load(), 20u);
+  EXPECT_GT(lives.load(), kLivesLeast);
   // Caches of ended threads are used again: their number follows the threads alive at once, not all that ever lived.
   EXPECT_LT(folio::totals().metadata, size_t{16} << 20);
   expect_quiet_and_sound();
@@ -45,7 +46,7 @@ TEST(Stress, ThreadsComeAndGo) {
 
 // What a child can do: its only thread came out of a process whose other threads were anywhere in malloc and free.
 int live_in_child(unsigned seed) {
-  alarm(60);  // a child that hangs dies of it
+  alarm(200);  // a child that hangs dies of it
   Mailboxes mailboxes(16);
   {
     Worker worker(seed, mailboxes);

@@ -19,6 +19,7 @@
 #include "diag/stats.h"
 #include "folio/bin.h"
 #include "space/large.h"
+#include "space/pages.h"
 
 namespace stress {
 
@@ -46,7 +47,10 @@ class Deadline {
     seconds *= factor != nullptr ? atof(factor) : kSanitized ? 0.5 : 1;
     end_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
   }
-  bool over() const { return std::chrono::steady_clock::now() >= end_; }
+  // Not before enough was done: a busy machine gets two minutes more for it.
+  bool over(bool enough = true) const {
+    return std::chrono::steady_clock::now() >= (enough ? end_ : end_ + std::chrono::minutes(2));
+  }
 
  private:
   std::chrono::steady_clock::time_point end_;
@@ -206,15 +210,17 @@ class Worker {
   std::vector<Object> kept_;
 };
 
+inline uint64_t purges() { return folio::page_counts.purge_calls.load(folio::order::relaxed); }
+
 inline void empty(Mailboxes& mailboxes) {
   for (unsigned i = 0; i < mailboxes.count(); ++i) Worker::release(mailboxes.swap(i, Object()));
 }
 
-// No thread allocates, but the housekeeper may be about: what must hold is asked again until it does, for some seconds.
+// No thread allocates, but the housekeeper may be about: what must hold is asked again until it does, for a minute.
 template <class Question>
 std::string eventually(Question&& question) {
   std::string answer;
-  for (unsigned i = 0; i < 500; ++i) {
+  for (unsigned i = 0; i < 6000; ++i) {
     answer = question();
     if (answer.empty()) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

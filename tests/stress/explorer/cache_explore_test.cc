@@ -3,7 +3,6 @@
 // Afterwards every object of the bin is the program's, in a magazine that somebody can reach, or free: takes = held +
 // what draining all caches gives back, and no object twice.
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
@@ -59,22 +58,10 @@ struct Program {
   }
 };
 
-void stay_on_this_cpu() {
-  cpu_set_t all, one;
-  sched_getaffinity(0, sizeof all, &all);
-  CPU_ZERO(&one);
-  // Tests run side by side: not all on the first.
-  int skip = getpid() % CPU_COUNT(&all);
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &all) && skip-- == 0) CPU_SET(cpu, &one);
-  }
-  sched_setaffinity(0, sizeof one, &one);
-}
-
 class CacheScenario {
  public:
   explicit CacheScenario(unsigned threads) : threads_(threads) {
-    stay_on_this_cpu();
+    folio_test::cpu_of_thread = [] { return 0u; };  // they meet in one CPU cache
     begin_anew();
     options.errors = kErrorsIgnore;  // an object given twice is found by the count
     plan_.reset = [this] {

@@ -228,8 +228,9 @@ class Watch {
   }
 
   void seize() {
-    for (unsigned i = 0; control->victim.load(std::memory_order_acquire) == 0; ++i) {
-      if (i == 2000) die("the process did not start");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (control->victim.load(std::memory_order_acquire) == 0) {
+      if (std::chrono::steady_clock::now() > end) die("the process did not start");
       usleep(1000);
     }
     victim_ = control->victim.load(std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include "space/large.h"
 #include "unit/cache/magazines.h"
 #include "unit/child.h"
+#include "unit/scripted_cpu.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -21,6 +22,7 @@ class CpuCacheTest : public ::testing::Test {
  protected:
   CpuCacheTest() {
     stay_on_this_cpu();
+    cpu_of_thread = [] { return 0u; };
     depot_set_shared();
     drain_list(bin, cpu_cache_get(bin, kWhole, nullptr));  // makes this CPU's cache
     cpu_cache_put(bin, magazine_of(bin, 1), "test");

@@ -72,7 +72,8 @@ inline uint64_t taken_objects(folio::BinId bin) {
   return taken;
 }
 
-// Keeps the calling thread on the CPU where it is, so that it meets its own CPU cache again.
+// Keeps the calling thread, and those it starts, on the CPU where it is, so that none runs beside another. What
+// os::cpu() says need not stay the same: it is the kernel's number of a thread that runs, so tests script that too.
 inline void stay_on_this_cpu() {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -197,9 +197,12 @@ TEST_F(Clock, SlowCallsRunTheDecay) {
   options.decay = 40;
   options.dirty_floor = 64;
   options.housekeeper = kHousekeeperOff;
-  burst(100 * kKiB, 16 * kMiB);
-  burst(2 * kMiB, 8 * kMiB);
-  EXPECT_GT(dirty(), 16 * kMiB);
+  // A tick may come in between, and CPU caches keep some.
+  EXPECT_TRUE(comes_true([] {
+    burst(100 * kKiB, 16 * kMiB);
+    burst(2 * kMiB, 8 * kMiB);
+    return dirty() > 8 * kMiB;
+  }));
   EXPECT_TRUE(comes_true([] { return dirty() <= kOwn; }, [] { slow_calls(32); })) << dirty();
 }
 
@@ -209,11 +212,13 @@ TEST_F(Clock, SlowCallsOfLargeObjectsAloneRunTheDecay) {
   options.dirty_floor = 64;
   options.housekeeper = kHousekeeperOff;
   for (const unsigned stand : {0u, 5u, 15u}) {
-    while (thread_state.cache == nullptr || thread_state.cache->activity.load(order::relaxed) % 16 != stand) {
-      slow_calls_of_bins(1);
-    }
-    burst(100 * kKiB, 8 * kMiB);
-    EXPECT_GT(dirty(), 7 * kMiB);
+    EXPECT_TRUE(comes_true([=] {
+      while (thread_state.cache == nullptr || thread_state.cache->activity.load(order::relaxed) % 16 != stand) {
+        slow_calls_of_bins(1);
+      }
+      burst(100 * kKiB, 8 * kMiB);
+      return dirty() > 4 * kMiB;
+    }));
     EXPECT_TRUE(comes_true([] { return dirty() <= 2 * kOwn; }, [] { slow_calls(4); })) << stand << ": " << dirty();
   }
 }
@@ -312,15 +317,17 @@ TEST_F(Clock, OnServesAProgramThatHasStoppedCalling) {
 }
 
 TEST_F(Clock, AHousekeeperKeepsTheBoundLongBeforeATick) {
-  options.decay = 60000;
+  options.decay = 600000;
   options.housekeeper = kHousekeeperOn;
   options.dirty_floor = 8;
   EXPECT_TRUE(holds_in_child([] {
-    const unsigned threads = threads_before();
     slow_calls(64);
-    EXPECT_TRUE(comes_true([=] { return threads_of_process() == threads + 1; }));
-    burst(3000, 64 * kMiB);
-    EXPECT_GT(dirty(), static_cast<int64_t>(40 * kMiB)) << "the calls themselves purge nothing";
+    EXPECT_TRUE(comes_true([] { return timekeeper_runs(); }));
+    const auto all_stays = [] {
+      burst(3000, 64 * kMiB);
+      return dirty() > static_cast<int64_t>(40 * kMiB);
+    };
+    EXPECT_TRUE(comes_true(all_stays)) << "the calls themselves purge nothing, unless the housekeeper looks just then";
     // One look of the housekeeper ages, the next one purges what is too much; a tick would purge all, and later.
     EXPECT_TRUE(comes_true([] { return dirty() <= static_cast<int64_t>(9 * kMiB); }, [] { os::sleep_ms(100); }))
         << dirty();

@@ -17,7 +17,11 @@ namespace {
 
 class Stats : public ::testing::Test {
  protected:
-  Stats() { clock_collect("test"); }
+  Stats() {
+    options.decay = 3600000;  // nothing goes by itself
+    options.housekeeper = kHousekeeperOff;
+    clock_collect("test");
+  }
   ~Stats() override {
     for (void* object : held_) free_object(object);
     expect_everything_free();
@@ -27,6 +31,9 @@ class Stats : public ::testing::Test {
     return held_.back();
   }
   std::vector<void*> held_;
+
+ private:
+  SavedOptions saved_;
 };
 
 TEST_F(Stats, LiveIsExactlyWhatIsHeld) {
@@ -92,8 +99,6 @@ TEST_F(Stats, EveryResidentByteIsExplained) {
 }
 
 TEST_F(Stats, DirtyIsWhatIsFreeAndResident) {
-  const SavedOptions saved;
-  options.housekeeper = kHousekeeperOff;  // it would read options; a sanitizer's own thread would call for one
   options.dirty_floor = 16;
   EXPECT_EQ(totals().dirty, 0u);
   void* const object = alloc(500 * kKiB);

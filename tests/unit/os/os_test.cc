@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -198,27 +199,28 @@ TEST(Os, PopulatedPagesAreResidentAndZero) {
 }
 
 TEST(Os, ThreadTotalCountsThreadsThatNeverAllocated) {
-  // The kernel counts a thread for a moment after it was joined; a sanitizer may start one of its own with the first.
-  const auto settled = [] {
-    unsigned total = os::thread_total();
-    for (unsigned same = 0; same < 20; ++same) {
-      os::sleep_ms(1);
-      if (os::thread_total() != total) same = 0;
-      total = os::thread_total();
-    }
-    return total;
+  // Until it is no longer counted either: for a moment after join() it still is.
+  pid_t id = 0;
+  const auto join = [&](std::thread& thread) {
+    thread.join();
+    const std::string entry = "/proc/self/task/" + std::to_string(id);
+    while (access(entry.c_str(), F_OK) == 0) os::sleep_ms(1);
   };
-  std::thread([] {}).join();
-  const unsigned before = settled();
-  if (before == 0) GTEST_SKIP() << "no /proc here";
-  std::atomic<bool> stop{false};
-  std::thread other([&] {
+  std::atomic<bool> stop{true};
+  const auto run = [&] {
+    id = static_cast<pid_t>(syscall(SYS_gettid));
     while (!stop.load()) std::this_thread::yield();
-  });
-  EXPECT_EQ(settled(), before + 1);
+  };
+  std::thread first(run);  // a sanitizer may start one of its own with it
+  join(first);
+  const unsigned before = os::thread_total();
+  if (before == 0) GTEST_SKIP() << "no /proc here";
+  stop = false;
+  std::thread other(run);
+  EXPECT_EQ(os::thread_total(), before + 1);
   stop = true;
-  other.join();
-  EXPECT_EQ(settled(), before);
+  join(other);
+  EXPECT_EQ(os::thread_total(), before);
 }
 
 // What move_pages said.
@@ -336,7 +338,11 @@ TEST(Os, CpuIsASmallNumberInEveryThread) {
 
 TEST(Os, ClockGoesForwardWithSleep) {
   const uint64_t before = os::now_ms();
+  const auto begin = std::chrono::steady_clock::now();
   os::sleep_ms(60);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(60));
+  // It is a coarse clock, which may lag behind for a while.
+  for (unsigned i = 0; i < 1000 && os::now_ms() < before + 40; ++i) os::sleep_ms(10);
   const uint64_t after = os::now_ms();
   EXPECT_GE(after, before + 40);
   EXPECT_LT(after, before + 60000);
