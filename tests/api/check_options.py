@@ -21,7 +21,7 @@ def probe(options: str | None, *names: str) -> tuple[dict[str, int], list[str]]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FOLIO_")}
     if options is not None:
         environment["FOLIO_OPTIONS"] = options
-    done = subprocess.run([PROBE, *names], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([PROBE, *names], env=environment, capture_output=True, text=True, timeout=300, check=True)
     pairs = [line.split("=") for line in done.stdout.splitlines() if "=" in line]
     return {name: int(value) for name, value in pairs}, done.stderr.splitlines()
 

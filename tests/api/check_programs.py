@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 SMALL_BYTES = 20000 * 600  # what stats_dump.c holds and has written to
 LIVE_BYTES = SMALL_BYTES + (10 << 20) + 50000
 STATS_FIELDS = [

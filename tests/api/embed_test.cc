@@ -121,7 +121,7 @@ TEST_F(Embed, WorksAfterFork) {
   for (int i = 0; i < 30; i++) {
     pid_t pid = fork();
     if (pid == 0) {
-      alarm(30);
+      alarm(200);
       _exit(work(2000) ? 0 : 1);
     }
     int status = -1;

@@ -41,7 +41,7 @@ template <class Action>
 int status_of(Action action) {
   pid_t pid = fork();
   if (pid == 0) {
-    alarm(30);
+    alarm(200);
     action();
     _exit(99);
   }

@@ -19,7 +19,7 @@ using namespace folio_test;
 
 namespace {
 
-constexpr int kChildSeconds = 30;
+constexpr int kChildSeconds = 200;
 constexpr unsigned kObjects = 140;   // more than two magazines hold, so that each sweep leaves the fast path
 constexpr unsigned kFastSteps = 40;  // a call that takes fewer has not
 constexpr unsigned kWholeCalls = 2;  // calls whose fast path is stepped through, too

@@ -16,7 +16,7 @@ using namespace folio_test;
 
 namespace {
 
-constexpr int kChildSeconds = 30;
+constexpr int kChildSeconds = 200;
 
 // Threads that allocate and free everything in turn, until the object dies.
 class BusyThreads {

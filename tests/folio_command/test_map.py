@@ -112,7 +112,7 @@ def test_pointing_at_a_cell_tells_what_it_is(page, known, tmp_path):
     hovered = tmp_path / "hovered.html"
     hovered.write_text(page.read_text().replace("</html>", HOVER + "</html>"))
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom"]
-    done = subprocess.run([*command, f"file://{hovered}"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, f"file://{hovered}"], capture_output=True, text=True, timeout=300)
     seen = [json.loads(text) for text in re.findall(r'<pre class="seen">(.*?)</pre>', done.stdout, re.DOTALL)]
     assert [each["id"] for each in seen] == ["map", "time"], done.stderr
     picture = picture_of(Reader(known[0]).reading())
