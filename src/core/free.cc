@@ -95,7 +95,7 @@ void release_slow(void* object, const char* function) {
   clock_after_slow_call(SlowCall::kFree);
 }
 
-bool find_extent(const void* object, const char* function, Extent* extent) {
+bool find_extent_slow(const void* object, const char* function, Extent* extent) {
   const unsigned code = chunk_code(object);
   if (code == kCodeNone) {
     report_foreign(object, function);

@@ -15,6 +15,7 @@
 
 #include "arch/arch.h"
 #include "cache/thread_cache.h"
+#include "folio/descriptor.h"
 #include "space/chunk_table.h"
 
 namespace folio {
@@ -59,6 +60,24 @@ struct Extent {
   size_t usable_bytes;
   unsigned code;
 };
-bool find_extent(const void* object, const char* function, Extent* extent);
+FOLIO_NOINLINE bool find_extent_slow(const void* object, const char* function, Extent* extent);
+
+// Objects of bins at once: where it was all calls of place_of, redis, which asks for the usable size of each object that
+// it allocates or frees, spent 6 % of its time here.
+FOLIO_INLINE bool find_extent(const void* object, const char* function, Extent* extent) {
+  const unsigned code = chunk_code(object);
+  auto* d = code - 1 < kBins - 1 ? static_cast<Descriptor*>(descriptor_at(object)) : nullptr;
+  if (__builtin_expect(d != nullptr && d->seal == Descriptor::seal_for(d->first, bin_id(code)), true)) {
+    const BinInfo& info = kSizes.info[code];
+    const unsigned number = object_number(info, d->first, object);
+    if (number < info.objects && d->first + size_t{number} * info.size == object) {
+      // relaxed: a question, not a claim
+      const uint64_t word = d->occupancy(info, number / kFolioObjects).load(order::relaxed);
+      *extent = {info.size, code};
+      if (__builtin_expect((word >> number % kFolioObjects & 1) != 0, true)) return true;
+    }
+  }
+  return find_extent_slow(object, function, extent);
+}
 
 }  // namespace folio
