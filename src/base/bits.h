@@ -18,6 +18,9 @@ constexpr unsigned popcount(uint64_t x) {
 constexpr unsigned lowest_bit(uint64_t x) { return static_cast<unsigned>(__builtin_ctzll(x)); }
 constexpr unsigned highest_bit(uint64_t x) { return 63u - static_cast<unsigned>(__builtin_clzll(x)); }
 
+// n below 64.
+constexpr uint64_t rotated_right(uint64_t word, unsigned n) { return n == 0 ? word : word >> n | word << (64 - n); }
+
 // The `n` lowest set bits of x (all of them if it has no more).
 constexpr uint64_t lowest_bits(uint64_t x, unsigned n) {
   if (n >= 64 || x == 0) return x;

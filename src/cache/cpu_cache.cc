@@ -5,6 +5,7 @@
 #include "os/os.h"
 #include "space/large.h"
 #include "space/metadata.h"
+#include "space/pages.h"
 
 namespace folio {
 
@@ -14,6 +15,7 @@ namespace {
 
 // 0: not asked yet, 1: no, 2: yes.
 constinit Atomic<int> transactions{0};
+constinit Atomic<unsigned> caches{0};  // made so far
 
 FOLIO_NOINLINE int look_for_transactions() {
   const int known = arch::Transaction::has() ? 2 : 1;
@@ -30,7 +32,10 @@ FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
   auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
   // [cpu-cache] acq_rel: publishes nothing but zeros; the loser's copy of a race is lost.
-  return fresh == nullptr || entry.compare_exchange(found, fresh, order::acq_rel) ? fresh : found;
+  if (fresh == nullptr) return nullptr;
+  if (!entry.compare_exchange(found, fresh, order::acq_rel)) return found;  // [cpu-cache] acq_rel: as above
+  caches.fetch_add(1, order::relaxed);                                      // relaxed: an estimate
+  return fresh;
 }
 
 CpuCache* current_cache() {
@@ -250,22 +255,7 @@ void* cpu_cache_get_large(unsigned granules) {
   CpuCache* cache = current_cache();
   void* object = nullptr;
   if (cache == nullptr) return nullptr;
-  const bool ran = cache->section.run(use_transactions(), [&] {
-    LargeList& list = cache->large;
-    for (unsigned i = list.count; i-- != 0;) {
-      const uint32_t has = list.granules[i];
-      if (has < granules || has - granules > granules / 8) continue;
-      object = list.object[i];
-      list.bytes -= uint64_t{has} << kGranuleShift;
-      list.idle = 0;
-      --list.count;
-      for (; i < list.count; ++i) {
-        list.object[i] = list.object[i + 1];
-        list.granules[i] = list.granules[i + 1];
-      }
-      return;
-    }
-  });
+  const bool ran = cache->section.run(use_transactions(), [&] { object = cache->large.find(granules); });
   if (!ran) count_busy(*cache);
   return object;
 }
@@ -281,19 +271,16 @@ struct LargeGone {
   }
 };
 
-// Takes out the first `n`, inside the section.
-void remove_oldest(LargeList& list, unsigned n, LargeGone* gone) {
-  gone->count = n;
-  for (unsigned i = 0; i < list.count; ++i) {
-    if (i < n) {
-      gone->object[i] = list.object[i];
-      list.bytes -= uint64_t{list.granules[i]} << kGranuleShift;
-    } else {
-      list.object[i - n] = list.object[i];
-      list.granules[i - n] = list.granules[i];
-    }
-  }
-  list.count = static_cast<uint16_t>(list.count - n);
+// Of one cache: the option, or, up to kLargeShares times as much, its part of an eighth of what is resident. (Two
+// threads that replace 300 objects of up to 200 KB each take 0.20 s with 1 MiB, 0.13 with 2, 0.10 with 4, 0.06 with 16,
+// in 23.7, 24.4, 25.0 and 22.6 MiB: what is missed here goes to words that all CPUs share.)
+uint64_t large_budget() {
+  constexpr uint64_t kLargeShares = 4;
+  const auto least = static_cast<uint64_t>(options.cpu_cache) << 10;
+  const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
+  const unsigned made = caches.load(order::relaxed), count = made == 0 ? 1 : made;  // relaxed: as above
+  const uint64_t part = resident <= 0 ? 0 : static_cast<uint64_t>(resident) / 8 / count;
+  return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
 }
 
 }  // namespace
@@ -301,23 +288,15 @@ void remove_oldest(LargeList& list, unsigned n, LargeGone* gone) {
 bool cpu_cache_put_large(void* parked, unsigned granules) {
   CpuCache* cache = current_cache();
   LargeGone gone{};
-  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10, bytes = uint64_t{granules} << kGranuleShift;
-  if (cache == nullptr || bytes > budget / 4) {
+  const uint64_t budget = large_budget(), bytes = uint64_t{granules} << kGranuleShift;
+  if (cache == nullptr || granules > LargeList::kGranulesMost || bytes > budget / 4) {
     large_give(parked);
     return false;
   }
   const bool ran = cache->section.run(use_transactions(), [&] {
     LargeList& list = cache->large;
-    unsigned n = 0;
-    for (uint64_t rest = list.bytes; list.count - n == LargeList::kMost || rest + bytes > budget; ++n) {
-      rest -= uint64_t{list.granules[n]} << kGranuleShift;
-    }
-    if (n != 0) remove_oldest(list, n, &gone);
-    list.object[list.count] = parked;
-    list.granules[list.count] = granules;
-    list.bytes += bytes;
-    list.idle = 0;
-    ++list.count;
+    while (list.used == ~uint64_t{0} || list.bytes + bytes > budget) gone.object[gone.count++] = list.remove_oldest();
+    list.keep(parked, granules);
   });
   if (!ran) {
     count_busy(*cache);
@@ -349,7 +328,8 @@ unsigned cpu_caches_trim(bool all) {
     LargeGone gone{};
     cache->section.run(false, [&] {
       LargeList& list = cache->large;
-      if (list.count != 0 && (all || ++list.idle >= 2)) remove_oldest(list, list.count, &gone);
+      if (list.used == 0 || (!all && ++list.idle < 2)) return;
+      while (list.used != 0) gone.object[gone.count++] = list.remove_oldest();
     });
     gone.give();
     drained += gone.count;
@@ -361,8 +341,7 @@ void cpu_caches_after_fork() {
   for (auto& entry : cpu_caches) {
     CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
     if (cache == nullptr) continue;
-    cache->large.count = 0;
-    cache->large.bytes = 0;
+    cache->large = LargeList{};
     if (!cache->section.held()) continue;
     // Its lists may be half changed. Losing what they hold, at most the budget, beats mending what cannot be checked.
     cache->bytes = 0;

@@ -38,6 +38,12 @@ TEST(Bits, LowestAndHighestBit) {
   }
 }
 
+TEST(Bits, RotatedRight) {
+  for (const uint64_t word : interesting_words()) {
+    for (const unsigned n : {0u, 1u, 31u, 63u}) EXPECT_EQ(rotated_right(word, n), std::rotr(word, static_cast<int>(n)));
+  }
+}
+
 TEST(Bits, LowestBitsAreTheLowestAndAsManyAsAsked) {
   for (const uint64_t word : interesting_words()) {
     for (const unsigned n : {0u, 1u, 2u, 7u, 31u, 62u, 63u, 64u, 100u}) {

@@ -111,8 +111,8 @@ TEST_F(CpuCacheTest, LargeObjectsAreBoundedAndTheOldestGo) {
   void* const again = large_alloc(16 * kGranule - kLineOffsetMost, 1, false);
   EXPECT_EQ(again, first) << "given back to its field";
   EXPECT_TRUE(large_free(again));
-  for (unsigned i = 0; i < 40; ++i) cpu_cache_put_large(parked(1), 1);
-  EXPECT_LE(mine().large.count, LargeList::kMost);
+  for (unsigned i = 0; i < 2 * LargeList::kMost; ++i) cpu_cache_put_large(parked(1), 1);
+  EXPECT_EQ(mine().large.used, ~uint64_t{0}) << "all places";
   EXPECT_EQ(parked_bytes(), mine().large.bytes);
   options.cpu_cache = 0;
   EXPECT_FALSE(cpu_cache_put_large(parked(1), 1));
@@ -120,6 +120,35 @@ TEST_F(CpuCacheTest, LargeObjectsAreBoundedAndTheOldestGo) {
   options.cpu_cache = 1024;
   EXPECT_EQ(cpu_caches_trim(true), LargeList::kMost);
   EXPECT_EQ(parked_bytes(), 0u);
+}
+
+TEST_F(CpuCacheTest, TheNewestLargeObjectComesBackFirstAndTheOldestGoesFirst) {
+  std::vector<void*> given;
+  for (unsigned i = 0; i < LargeList::kMost; ++i) {
+    given.push_back(parked(1));
+    EXPECT_TRUE(cpu_cache_put_large(given.back(), 1));
+  }
+  for (unsigned i = 0; i < 10; ++i) {
+    EXPECT_FALSE(cpu_cache_put_large(parked(1), 1)) << "the oldest went for it";
+    EXPECT_FALSE(large_place(given[i]).starts(given[i]));
+  }
+  for (unsigned i = 0; i < 10; ++i) large_give(cpu_cache_get_large(1));
+  for (unsigned i = LargeList::kMost; i-- != 10;) {
+    void* const newest = cpu_cache_get_large(1);
+    EXPECT_EQ(newest, given[i]);
+    large_give(newest);
+  }
+  EXPECT_EQ(mine().large.used, 0u);
+}
+
+TEST_F(CpuCacheTest, ALargeProcessKeepsMoreLargeObjects) {
+  if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
+  count_resident(16 * kMiB);
+  for (unsigned i = 0; i < 6; ++i) EXPECT_TRUE(cpu_cache_put_large(parked(20), 20)) << "a quarter of 2 MiB each";
+  count_resident(-16 * kMiB);
+  EXPECT_FALSE(cpu_cache_put_large(parked(1), 1)) << "1 MiB again: some went";
+  EXPECT_LE(parked_bytes(), kMiB);
+  EXPECT_EQ(parked_bytes(), mine().large.bytes);
 }
 
 TEST_F(CpuCacheTest, LargeObjectsThatNobodyWantsGoAtTheSecondTrim) {
@@ -136,7 +165,7 @@ TEST_F(CpuCacheTest, AChildGivesLargeObjectsBackAlsoThoseOnTheirWay) {
   void* const on_its_way = parked(granules);
   EXPECT_EQ(in_child([] {
               cpu_caches_after_fork();
-              if (parked_bytes() != 0 || mine().large.count != 0 || !large_check()) return kFailed;
+              if (parked_bytes() != 0 || mine().large.used != 0 || !large_check()) return kFailed;
               return cpu_cache_get_large(1) == nullptr ? kPassed : kFailed;
             }),
             kPassed);
