@@ -53,7 +53,9 @@ def spawn(command: list[str], environment: dict[str, str]) -> int:
     """Starts the program. Signals wait until it is known where they go on to."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in FORWARDED + FROM_TERMINAL])
     try:
-        pid = os.posix_spawnp(command[0], command, environment, setsigmask=before)
+        # Python ignores two signals that programs know by their defaults.
+        defaults = [signal.SIGPIPE, signal.SIGXFSZ]
+        pid = os.posix_spawnp(command[0], command, environment, setsigmask=before, setsigdef=defaults)
         forward_signals(pid)
         return pid
     except OSError as error:

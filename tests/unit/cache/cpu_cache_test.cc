@@ -144,7 +144,7 @@ TEST_F(CpuCacheTest, TheNewestLargeObjectComesBackFirstAndTheOldestGoesFirst) {
 TEST_F(CpuCacheTest, ALargeProcessKeepsMoreLargeObjects) {
   if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
   count_resident(16 * kMiB);
-  for (unsigned i = 0; i < 6; ++i) EXPECT_TRUE(cpu_cache_put_large(parked(20), 20)) << "a quarter of 2 MiB each";
+  for (unsigned i = 0; i < 8; ++i) EXPECT_TRUE(cpu_cache_put_large(parked(16), 16)) << "2 MiB";
   count_resident(-16 * kMiB);
   EXPECT_FALSE(cpu_cache_put_large(parked(1), 1)) << "1 MiB again: some went";
   EXPECT_LE(parked_bytes(), kMiB);
