@@ -162,11 +162,14 @@ FOLIO_NOINLINE void keep_bound() {
   const size_t wanted = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   const size_t most = options.decay == 0 ? excess : wanted;  // without decay, all of it by the call that frees
   const size_t aged = purge_everything(PurgeWhich::kAged, most);
+  if (aged != 0) note_purged_to_bound();
   if (aged >= most) return;
   // A second chance: what is dirty now goes next time, unless it is used until then. Rejected: to purge anything at
   // once, by which a program with 64 buffers of up to 1 MiB touched new pages at every turn.
   age_everything();
-  if (excess > kExcessMost || options.decay == 0) purge_everything(PurgeWhich::kAll, most - aged);
+  if (excess > kExcessMost || options.decay == 0) {
+    if (purge_everything(PurgeWhich::kAll, most - aged) != 0) note_purged_to_bound();
+  }
 }
 
 }  // namespace

@@ -13,10 +13,22 @@ namespace {
 constinit Atomic<bool> timekeeper{false};
 constinit Atomic<int64_t> live_huge{0};
 constinit Atomic<int64_t> recent_live{0};
+constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
+constinit Atomic<int64_t> risen_to{0};               // the most since then, and since the last tick
 
 // Relaxed: estimates.
 int64_t live_bytes(int64_t dirty) {
   return page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
+}
+
+int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
+int64_t least_of(int64_t a, int64_t b, int64_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
+
+int64_t raise(Atomic<int64_t>& most, int64_t live) {
+  const int64_t before = most.load(order::relaxed);  // relaxed: an estimate
+  if (live <= before) return before;
+  most.store(live, order::relaxed);  // relaxed: an estimate
+  return live;
 }
 
 }  // namespace
@@ -34,7 +46,16 @@ void cap_live_huge(size_t bytes) {
 
 void forget_recent_live() {
   // Relaxed: estimates.
-  recent_live.store(live_bytes(page_counts.dirty.load(order::relaxed)), order::relaxed);
+  const int64_t live = live_bytes(page_counts.dirty.load(order::relaxed));
+  recent_live.store(live, order::relaxed);  // relaxed: as above
+  risen_to.store(live, order::relaxed);     // relaxed: as above
+}
+
+void note_purged_to_bound() {
+  // Relaxed: estimates.
+  const int64_t live = live_bytes(page_counts.dirty.load(order::relaxed));
+  purged_to.store(live, order::relaxed);  // relaxed: as above
+  risen_to.store(live, order::relaxed);   // relaxed: as above
 }
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
@@ -46,15 +67,14 @@ size_t dirty_over_bound() {
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
-  int64_t recent = recent_live.load(order::relaxed);
-  if (live > recent) recent_live.store(recent = live, order::relaxed);  // relaxed: an estimate
-  const int64_t large = page_counts.dirty_large.load(order::relaxed);
-  const int64_t wanted = recent - live > 2 * live ? recent - live : 2 * live;
-  const int64_t most = wanted < kLargeTolerated ? wanted : kLargeTolerated;
-  const int64_t tolerated = large < most ? large : most;
-  const int64_t rest = tolerated > 0 ? dirty - tolerated : dirty;
-  const int64_t bound = floor > live / 4 ? floor : live / 4;
-  return rest > bound ? static_cast<size_t>(rest - bound) : 0;
+  const int64_t recent = raise(recent_live, live), risen = raise(risen_to, live);
+  const int64_t large = least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live),
+                                 kTolerated);
+  const int64_t regrown = risen - purged_to.load(order::relaxed);  // relaxed: as above
+  const int64_t again = least_of(regrown, risen - live, kTolerated);
+  const int64_t bound = most_of(floor + most_of(again, 0), live / 4);
+  const int64_t excess = dirty - most_of(large, 0) - bound;
+  return excess > 0 ? static_cast<size_t>(excess) : 0;
 }
 
 namespace {

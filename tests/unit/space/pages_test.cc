@@ -99,8 +99,41 @@ TEST(Pages, OfLargeObjectsWhatWasLiveSinceTheLastTickIsTolerated) {
     EXPECT_EQ(dirty_excess(), 0u);
   }
   const Counts freed(0, 200 * kSigned, true);
-  EXPECT_EQ(dirty_excess() / kMiB, 200u - 64 - 16) << "no more than kLargeTolerated";
+  EXPECT_EQ(dirty_excess() / kMiB, 200u - 64 - 16) << "no more than kTolerated";
   forget_recent_live();
+}
+
+TEST(Pages, WhatWasPurgedAndWantedAgainIsTolerated) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  EXPECT_EQ(excess(0, 40), 24u) << "a first burst";
+  const Counts rest(10 * kSigned, 17 * kSigned, false);
+  note_purged_to_bound();
+  EXPECT_EQ(dirty_excess() / kMiB, 1u);
+  {
+    const Counts again(50 * kSigned, 0, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 1u) << "all of that is live";
+  }
+  {
+    const Counts freed(0, 30 * kSigned, false);
+    EXPECT_EQ(dirty_excess(), 0u) << "47 MiB, of 50 and a floor";
+  }
+  {
+    const Counts more(0, 50 * kSigned, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 1u);
+    note_purged_to_bound();
+    EXPECT_EQ(dirty_excess() / kMiB, 51u) << "it was too much";
+  }
+  {
+    const Counts again(200 * kSigned, 17 * kSigned, false);
+    EXPECT_EQ(dirty_excess(), 0u);
+  }
+  {
+    const Counts freed(0, 200 * kSigned, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 217u - 64 - 16) << "no more than kTolerated";
+    forget_recent_live();
+    EXPECT_EQ(dirty_excess() / kMiB, 217u - 16) << "a tick later nothing but the floor";
+  }
 }
 
 TEST(Pages, WithoutDecayNothingIsTolerated) {
