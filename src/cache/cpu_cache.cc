@@ -45,6 +45,14 @@ CpuCache* current_cache() {
   return __builtin_expect(cache != nullptr, true) ? cache : make_cache(entry);
 }
 
+constinit Atomic<bool> sparing{false};
+
+// Of one cache, for small and medium objects.
+uint64_t small_budget() {
+  const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;
+  return sparing.load(order::relaxed) ? budget / 16 : budget;  // relaxed: a hint
+}
+
 void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
 
 // ---- Inside the section ----
@@ -133,7 +141,7 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   int64_t bytes = 0, told = 0;
   bool merged = false;
   const unsigned most = bundle_most(bin);
-  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
+  const uint64_t budget = small_budget();
   magazine->set_capacity(kMagazineObjects);
   const bool ran = cache != nullptr && cache->section.run(use_transactions(), [&] {
     merged = merge(*cache, bin, magazine);
@@ -169,7 +177,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
   if (bundle == nullptr) return nullptr;
   // A bundle goes into the cache, as far as its budget reaches, and is served from there; where that is busy, its first
   // magazine, or as much of it as is wanted, is the answer. What is left goes back to the depot.
-  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
+  const uint64_t budget = small_budget();
   unsigned length = bundle->bundle_length();
   int64_t told = 0;
   Magazine* rest = bundle;
@@ -234,7 +242,7 @@ bool cpu_cache_push_one(BinId bin, void* object) {
   CpuCache* cache = current_cache();
   bool pushed = false;
   if (cache == nullptr) return false;
-  const uint64_t budget = static_cast<uint64_t>(options.cpu_cache) << 10;
+  const uint64_t budget = small_budget();
   const bool ran = cache->section.run(use_transactions(), [&] {
     CpuList& list = cache->lists[index(bin)];
     Magazine* const first = list.top();
@@ -277,7 +285,7 @@ struct LargeGone {
 uint64_t large_budget() {
   constexpr uint64_t kLargeShares = 4;
   const auto least = static_cast<uint64_t>(options.cpu_cache) << 10;
-  const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
+  const int64_t resident = page_counts.resident.load(order::relaxed);               // relaxed: an estimate
   const unsigned made = caches.load(order::relaxed), count = made == 0 ? 1 : made;  // relaxed: as above
   const uint64_t part = resident <= 0 ? 0 : static_cast<uint64_t>(resident) / 8 / count;
   return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
@@ -359,6 +367,24 @@ uint64_t cpu_caches_objects(BinId bin) {
     if (cache != nullptr) objects += cache->lists[index(bin)].objects.load(order::relaxed);  // relaxed: a statistic
   }
   return objects;
+}
+
+void cpu_caches_spare(bool spare) {
+  if (sparing.load(order::relaxed) != spare) sparing.store(spare, order::relaxed);  // relaxed: a hint
+}
+
+uint64_t cpu_caches_pin() {
+  uint64_t bytes = 0;
+  for (auto& entry : cpu_caches) {
+    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    if (cache == nullptr) continue;
+    for (unsigned i = 1; i < kBins; ++i) {
+      const BinInfo& info = info_of(bin_id(i));
+      const uint64_t objects = cache->lists[i].objects.load(order::relaxed);  // relaxed: a guess
+      bytes += objects * info.size * (info.tracks_objects ? 1 : kFolioObjects);
+    }
+  }
+  return bytes;
 }
 
 uint64_t cpu_caches_busy() {

@@ -89,7 +89,7 @@ struct alignas(64) CpuCache {
   alignas(64) uint64_t bytes;  // of objects in all lists; this and what follows: inside the section only
   int64_t to_depot[2];         // by depot_small: bytes that went there less those that came, not told yet (depot_count)
   CpuList lists[kBins];
-  LargeList large;  // as many bytes again
+  LargeList large;  // a budget of its own
 };
 extern Atomic<CpuCache*> cpu_caches[kCpusMost];
 
@@ -122,6 +122,11 @@ bool cpu_cache_put_large(void* parked, unsigned granules);
 // Drains the lists that nobody has used since the call before, or everything. Returns magazines and large objects
 // drained.
 unsigned cpu_caches_trim(bool all);
+
+// Bytes of folios that would be empty at most if what is cached of small objects were not: a guess.
+uint64_t cpu_caches_pin();
+// From now on they keep a sixteenth of their budget only, or all of it again.
+void cpu_caches_spare(bool spare);
 
 // In the child of a fork: sections that were held are emptied, their objects lost. Large objects go back to their
 // fields, also those that were on their way.

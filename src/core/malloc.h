@@ -3,7 +3,7 @@
 //   allocate(size)
 //     size <= 1024       the bin's top from a table by size; load it, load *top; not null: step top, done     11
 //                        instructions
-//     size <= 16448      allocate_medium: the same by a second table
+//     size <= 32832      allocate_medium: the same by a second table
 //     else, or *top is null (empty, or closed: not set up)      allocate_slow: malloc.cc
 //
 // Nothing else is tested: first use, a closed path and an empty magazine share the one branch.

@@ -12,7 +12,7 @@ namespace {
 
 constinit Atomic<bool> timekeeper{false};
 constinit Atomic<int64_t> live_huge{0};
-constinit Atomic<int64_t> recent_live{0};
+constinit Atomic<int64_t> most_live{0};              // since the last tick
 constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
 constinit Atomic<int64_t> risen_to{0};               // the most since then, and since the last tick
 
@@ -44,17 +44,19 @@ void cap_live_huge(size_t bytes) {
   if (live_huge.load(order::relaxed) > cap) live_huge.store(cap, order::relaxed);  // relaxed: an estimate
 }
 
+int64_t live_resident() { return live_bytes(page_counts.dirty.load(order::relaxed)); }  // relaxed: an estimate
+
+int64_t recent_live() { return most_live.load(order::relaxed); }  // relaxed: as above
+
 void forget_recent_live() {
-  // Relaxed: estimates.
-  const int64_t live = live_bytes(page_counts.dirty.load(order::relaxed));
-  recent_live.store(live, order::relaxed);  // relaxed: as above
-  risen_to.store(live, order::relaxed);     // relaxed: as above
+  const int64_t live = live_resident();
+  most_live.store(live, order::relaxed);  // relaxed: estimates
+  risen_to.store(live, order::relaxed);   // relaxed: as above
 }
 
 void note_purged_to_bound() {
-  // Relaxed: estimates.
-  const int64_t live = live_bytes(page_counts.dirty.load(order::relaxed));
-  purged_to.store(live, order::relaxed);  // relaxed: as above
+  const int64_t live = live_resident();
+  purged_to.store(live, order::relaxed);  // relaxed: estimates
   risen_to.store(live, order::relaxed);   // relaxed: as above
 }
 
@@ -67,9 +69,9 @@ size_t dirty_over_bound() {
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
-  const int64_t recent = raise(recent_live, live), risen = raise(risen_to, live);
-  const int64_t large = least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live),
-                                 kTolerated);
+  const int64_t recent = raise(most_live, live), risen = raise(risen_to, live);
+  const int64_t large =
+      least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live), kTolerated);
   const int64_t regrown = risen - purged_to.load(order::relaxed);  // relaxed: as above
   const int64_t again = least_of(regrown, risen - live, kTolerated);
   const int64_t bound = most_of(floor + most_of(again, 0), live / 4);

@@ -31,8 +31,8 @@ inline void count_dirty(int64_t bytes, bool large = false) {
   if (large) page_counts.dirty_large.fetch_add(bytes, order::relaxed);  // relaxed: see above
 }
 
-// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. Beside that, up
-// to kTolerated each,
+// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. Beside that,
+// up to kTolerated each,
 //   of large and huge objects twice as much as is live, or what was live since the last tick and is not any more: each
 //   of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches any;
 //   what has become live since the last purge that kept the bound, and is not any more: it was wanted again once. (A
@@ -41,6 +41,8 @@ inline void count_dirty(int64_t bytes, bool large = false) {
 size_t dirty_over_bound();
 // What of it the program's own calls shall purge: 0 while a housekeeper keeps time, which does it then.
 size_t dirty_excess();
+int64_t live_resident();      // an estimate
+int64_t recent_live();        // the most since the last tick, as far as anybody looked
 void forget_recent_live();    // at each tick
 void note_purged_to_bound();  // after each purge for the bound's sake
 // A glance, for each slow call: dirty_excess() is 0 where this says no.

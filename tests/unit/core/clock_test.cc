@@ -4,8 +4,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
+#include <random>
 #include <thread>
 
 #include "cache/thread_cache.h"
@@ -145,11 +147,28 @@ TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
       burst(size, 32 * kMiB);
       if (dirty() < 24 * kMiB) return kFailed;
       burst(size, 256 * kMiB);
-      // As large objects, and as what was wanted again; the floor, what gets a second chance, slack, what was freed last.
+      // As large objects, and as wanted again; the floor, what gets a second chance, slack, what was freed last.
       return dirty() <= 2 * static_cast<size_t>(kTolerated) + 14 * kMiB ? kPassed : kFailed;
     });
     EXPECT_EQ(result, kPassed) << "after objects of " << size;
   }
+}
+
+// What the caches hold of a heap that is freed in random order would keep nearly all of its pages.
+TEST_F(Clock, CachesDoNotKeepThePagesOfAHeapThatIsGone) {
+  options.housekeeper = kHousekeeperOff;  // as above
+  options.dirty_floor = 4;
+  options.decay = 3600000;
+  const int result = in_child([] {
+    std::minstd_rand random(1);
+    std::vector<void*> objects;
+    for (unsigned i = 0; i < 1000000; ++i) objects.push_back(alloc(16 + random() % 496));
+    const int64_t full = live_resident();
+    std::shuffle(objects.begin(), objects.end(), random);
+    for (void* object : objects) free_object(object);
+    return live_resident() < full / 14 ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
