@@ -70,6 +70,7 @@ size_t dirty_over_bound() {
   // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
   const int64_t recent = raise(most_live, live), risen = raise(risen_to, live);
+  // Relaxed: as above.
   const int64_t large =
       least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live), kTolerated);
   const int64_t regrown = risen - purged_to.load(order::relaxed);  // relaxed: as above
