@@ -260,6 +260,7 @@ bool cpu_cache_push_one(BinId bin, void* object) {
 }
 
 void* cpu_cache_get_large(unsigned granules) {
+  if (granules > LargeList::kGranulesMost) return nullptr;
   CpuCache* cache = current_cache();
   void* object = nullptr;
   if (cache == nullptr) return nullptr;
@@ -273,7 +274,7 @@ namespace {
 // The objects that were in a list and have to go.
 struct LargeGone {
   void* object[LargeList::kMost];
-  unsigned count;
+  unsigned count = 0;
   void give() const {
     for (unsigned i = 0; i < count; ++i) large_give(object[i]);
   }
@@ -295,7 +296,7 @@ uint64_t large_budget() {
 
 bool cpu_cache_put_large(void* parked, unsigned granules) {
   CpuCache* cache = current_cache();
-  LargeGone gone{};
+  LargeGone gone;
   const uint64_t budget = large_budget(), bytes = uint64_t{granules} << kGranuleShift;
   if (cache == nullptr || granules > LargeList::kGranulesMost || bytes > budget / 4) {
     large_give(parked);
@@ -314,7 +315,7 @@ bool cpu_cache_put_large(void* parked, unsigned granules) {
   return ran && gone.count == 0;
 }
 
-unsigned cpu_caches_trim(bool all) {
+unsigned cpu_caches_trim(bool all, bool large) {
   unsigned drained = 0;
   for (auto& entry : cpu_caches) {
     CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
@@ -333,7 +334,8 @@ unsigned cpu_caches_trim(bool all) {
         ++drained;
       }
     }
-    LargeGone gone{};
+    if (!large) continue;
+    LargeGone gone;
     cache->section.run(false, [&] {
       LargeList& list = cache->large;
       if (list.used == 0 || (!all && ++list.idle < 2)) return;

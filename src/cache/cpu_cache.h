@@ -119,9 +119,9 @@ bool cpu_cache_push_one(BinId bin, void* object);
 void* cpu_cache_get_large(unsigned granules);
 bool cpu_cache_put_large(void* parked, unsigned granules);
 
-// Drains the lists that nobody has used since the call before, or everything. Returns magazines and large objects
-// drained.
-unsigned cpu_caches_trim(bool all);
+// Drains the lists that nobody has used since the call before, or everything, without `large` but for large objects.
+// Returns magazines and large objects drained.
+unsigned cpu_caches_trim(bool all, bool large = true);
 
 // Bytes of folios that would be empty at most if what is cached of small objects were not: a guess.
 uint64_t cpu_caches_pin();

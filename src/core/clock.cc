@@ -34,6 +34,7 @@ enum : uint32_t { kNoThread = 0, kThread = 1 };
 constinit Atomic<uint32_t> housekeeper{kNoThread};
 constinit Atomic<uint64_t> no_thread_before{0};
 constinit Atomic<uint64_t> next_look{0};
+constinit Atomic<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
 
 uint64_t period_ms() {
   const auto half = static_cast<uint64_t>(options.decay) / 2;
@@ -60,6 +61,7 @@ bool tick(size_t most_bytes) {
     return true;
   }
   cpu_caches_spare(false);
+  drained_at.store(INT64_MAX, order::relaxed);  // relaxed: an estimate
   const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
   age_everything();
   forget_recent_live();
@@ -157,18 +159,22 @@ void start_housekeeper(uint64_t now) {
 
 // Of a heap that is freed in random order what is left at last is what the CPU caches hold: 1 MiB of objects, each of
 // which keeps its folio's pages (a burst of 1 GiB left 8 % of it, 2.3 so). Where most of what was live is gone, and
-// they may hold more than half of what is left, they are drained, and keep little until the next tick.
-void drain_what_pins() {
+// they may hold more than half of what is left, they are drained, and keep little until the next tick; then again when
+// half of that is gone. Returns whether they were.
+bool drain_what_pins() {
   const int64_t live = live_resident();
-  if (live > recent_live() / 4 || static_cast<int64_t>(cpu_caches_pin()) <= live / 2) return;
+  // Relaxed: estimates.
+  if (live > recent_live() / 4 || live > drained_at.load(order::relaxed) / 2) return false;
+  if (static_cast<int64_t>(cpu_caches_pin()) <= live / 2) return false;
+  drained_at.store(live, order::relaxed);  // relaxed: as above
   cpu_caches_spare(true);
-  cpu_caches_trim(true);
+  return cpu_caches_trim(true, false) != 0;
 }
 
 FOLIO_NOINLINE void keep_bound() {
-  const size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
+  size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
-  drain_what_pins();
+  if (drain_what_pins()) excess = learn_excess();
   // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t wanted = excess + kExcessSlack < step ? excess + kExcessSlack : step;

@@ -67,7 +67,7 @@ FOLIO_NOINLINE bool find_extent_slow(const void* object, const char* function, E
 FOLIO_INLINE bool find_extent(const void* object, const char* function, Extent* extent) {
   const unsigned code = chunk_code(object);
   auto* d = code - 1 < kBins - 1 ? static_cast<Descriptor*>(descriptor_at(object)) : nullptr;
-  if (__builtin_expect(d != nullptr && d->seal == Descriptor::seal_for(d->first, bin_id(code)), true)) {
+  if (__builtin_expect(d != nullptr && d->bin == bin_id(code) && d->sealed(), true)) {
     const BinInfo& info = kSizes.info[code];
     const unsigned number = object_number(info, d->first, object);
     if (number < info.objects && d->first + size_t{number} * info.size == object) {

@@ -13,8 +13,8 @@ namespace {
 constinit Atomic<bool> timekeeper{false};
 constinit Atomic<int64_t> live_huge{0};
 constinit Atomic<int64_t> most_live{0};              // since the last tick
+constinit Atomic<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
 constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
-constinit Atomic<int64_t> risen_to{0};               // the most since then, and since the last tick
 
 // Relaxed: estimates.
 int64_t live_bytes(int64_t dirty) {
@@ -24,6 +24,7 @@ int64_t live_bytes(int64_t dirty) {
 int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t least_of(int64_t a, int64_t b, int64_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
 
+// Returns the most there is then.
 int64_t raise(Atomic<int64_t>& most, int64_t live) {
   const int64_t before = most.load(order::relaxed);  // relaxed: an estimate
   if (live <= before) return before;
@@ -48,17 +49,13 @@ int64_t live_resident() { return live_bytes(page_counts.dirty.load(order::relaxe
 
 int64_t recent_live() { return most_live.load(order::relaxed); }  // relaxed: as above
 
+// Relaxed, all of them: estimates.
 void forget_recent_live() {
-  const int64_t live = live_resident();
-  most_live.store(live, order::relaxed);  // relaxed: estimates
-  risen_to.store(live, order::relaxed);   // relaxed: as above
+  most_live.store(live_resident(), order::relaxed);  // relaxed: see above
+  regrown.store(0, order::relaxed);                  // relaxed: see above
 }
 
-void note_purged_to_bound() {
-  const int64_t live = live_resident();
-  purged_to.store(live, order::relaxed);  // relaxed: estimates
-  risen_to.store(live, order::relaxed);   // relaxed: as above
-}
+void note_purged_to_bound() { purged_to.store(live_resident(), order::relaxed); }  // relaxed: see above
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
 
@@ -69,14 +66,14 @@ size_t dirty_over_bound() {
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
-  const int64_t recent = raise(most_live, live), risen = raise(risen_to, live);
+  const int64_t recent = raise(most_live, live);
+  const int64_t wanted_again = raise(regrown, live - purged_to.load(order::relaxed));  // relaxed: as above
+  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, recent - live, kTolerated);
   // Relaxed: as above.
   const int64_t large =
       least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live), kTolerated);
-  const int64_t regrown = risen - purged_to.load(order::relaxed);  // relaxed: as above
-  const int64_t again = least_of(regrown, risen - live, kTolerated);
-  const int64_t bound = most_of(floor + most_of(again, 0), live / 4);
-  const int64_t excess = dirty - most_of(large, 0) - bound;
+  const int64_t bound = most_of(most_of(large, 0) + most_of(floor, live / 4), floor + again);
+  const int64_t excess = dirty - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }
 

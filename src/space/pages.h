@@ -35,16 +35,17 @@ inline void count_dirty(int64_t bytes, bool large = false) {
 // up to kTolerated each,
 //   of large and huge objects twice as much as is live, or what was live since the last tick and is not any more: each
 //   of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches any;
-//   what has become live since the last purge that kept the bound, and is not any more: it was wanted again once. (A
-//   program that builds and frees a heap of 50 or 70 MiB in turns takes 0.37 s in place of 0.60, and 9 % less; its
-//   peak stays, as no more waits than was live, and a first burst leaves no more than the floor.)
+//   or, of all objects, what has become live since the program's calls last purged for the bound, and is not any more:
+//   it seems to work in turns. (A program that builds and frees 50 MiB in turns takes 0.33 s in place of 0.45; its peak
+//   stays, as no more waits than was live. Until the first such purge, no more than the floor stays of a burst.) Not
+//   while a housekeeper keeps the bound, which spares what is used in turns anyway.
 size_t dirty_over_bound();
 // What of it the program's own calls shall purge: 0 while a housekeeper keeps time, which does it then.
 size_t dirty_excess();
 int64_t live_resident();      // an estimate
 int64_t recent_live();        // the most since the last tick, as far as anybody looked
 void forget_recent_live();    // at each tick
-void note_purged_to_bound();  // after each purge for the bound's sake
+void note_purged_to_bound();  // after the program's own calls purged for the bound
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
 inline bool dirty_over_floor() {
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above

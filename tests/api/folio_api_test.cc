@@ -235,7 +235,7 @@ TEST(Collect, GivesMemoryBack) {
     size_t given_back = folio_collect();
     size_t after = resident_bytes();
     EXPECT_LT(after, before + 10 * kMiB + full / 50) << size;
-    EXPECT_LE(given_back, full);
+    EXPECT_LE(given_back, full + full / 4) << "whole granules, also what the program did not touch of them";
     EXPECT_GE(stats_now().purged, purged + given_back);
     EXPECT_LT(stats_now().dirty, 4 * kMiB) << size;
   }

@@ -147,8 +147,8 @@ TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
       burst(size, 32 * kMiB);
       if (dirty() < 24 * kMiB) return kFailed;
       burst(size, 256 * kMiB);
-      // As large objects, and as wanted again; the floor, what gets a second chance, slack, what was freed last.
-      return dirty() <= 2 * static_cast<size_t>(kTolerated) + 14 * kMiB ? kPassed : kFailed;
+      // The floor, what gets a second chance, slack, and what was freed last.
+      return dirty() <= static_cast<size_t>(kTolerated) + 14 * kMiB ? kPassed : kFailed;
     });
     EXPECT_EQ(result, kPassed) << "after objects of " << size;
   }
