@@ -105,7 +105,8 @@ FOLIO_API bool folio_locate(const void *address, folio_place *place);
 /* ---- Memory ---------------------------------------------------------------------------------------------- */
 
 /* Gives back to the kernel what can be given back now: the calling thread's cache, CPU caches, depot and all free
- * pages. Returns the bytes given back. What other threads cache stays with them. */
+ * pages. Returns the bytes given back, those included that the program had and never touched. What other threads cache
+ * stays with them. */
 FOLIO_API size_t folio_collect(void);
 
 /* ---- Statistics ------------------------------------------------------------------------------------------ */
