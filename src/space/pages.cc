@@ -15,6 +15,7 @@ constinit Atomic<int64_t> live_huge{0};
 constinit Atomic<int64_t> most_live{0};              // since the last tick
 constinit Atomic<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
 constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
+                                                     // (never: half, as differences of it must not overflow)
 
 // Relaxed: estimates.
 int64_t live_bytes(int64_t dirty) {

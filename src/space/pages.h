@@ -32,13 +32,13 @@ inline void count_dirty(int64_t bytes, bool large = false) {
 }
 
 // How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. Beside that,
-// up to kTolerated each,
+// up to kTolerated, the larger of two:
 //   of large and huge objects twice as much as is live, or what was live since the last tick and is not any more: each
 //   of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches any;
-//   or, of all objects, what has become live since the program's calls last purged for the bound, and is not any more:
-//   it seems to work in turns. (A program that builds and frees 50 MiB in turns takes 0.33 s in place of 0.45; its peak
-//   stays, as no more waits than was live. Until the first such purge, no more than the floor stays of a burst.) Not
-//   while a housekeeper keeps the bound, which spares what is used in turns anyway.
+//   of all objects, beside the floor, what has become live since the program's calls last purged for the bound, and is
+//   not any more: it seems to work in turns. (A program that builds and frees 50 MiB in turns takes 0.33 s in place of
+//   0.45; its peak stays, as no more waits than was live. Until the first such purge, no more than the floor stays of a
+//   burst.) Not while a housekeeper keeps the bound, which spares what is used in turns anyway.
 size_t dirty_over_bound();
 // What of it the program's own calls shall purge: 0 while a housekeeper keeps time, which does it then.
 size_t dirty_excess();
