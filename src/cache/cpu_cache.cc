@@ -347,7 +347,8 @@ unsigned cpu_caches_trim(bool all, bool large) {
   return drained;
 }
 
-void cpu_caches_after_fork() {
+void cpu_caches_after_fork(bool alone) {
+  if (!alone) return;
   for (auto& entry : cpu_caches) {
     CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
     if (cache == nullptr) continue;

@@ -42,9 +42,13 @@ Magazine* pop(MagazineStack& stack) {
   return bundle;
 }
 
+// Taken once: others may push as fast as this drains.
 unsigned drain_stack(BinId bin, MagazineStack& stack) {
   unsigned drained = 0;
-  while (Magazine* bundle = pop(stack)) {
+  Magazine* next = nullptr;
+  for (Magazine* bundle = stack.looks_empty() ? nullptr : stack.pop_all(); bundle != nullptr; bundle = next) {
+    next = bundle->stack_link().load(order::relaxed);  // relaxed: the list is ours
+    bundle->forget_stack_link();
     depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
     drained += drain(bin, bundle, "free");
   }

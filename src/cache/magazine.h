@@ -38,7 +38,7 @@ typedef void* __attribute__((may_alias)) Slot;
 class Magazine {
  public:
   Slot* slot(unsigned i) { return reinterpret_cast<Slot*>(this) + i; }
-  static Magazine* of(Slot* top) {
+  static Magazine* of(const Slot* top) {
     return reinterpret_cast<Magazine*>(reinterpret_cast<uintptr_t>(top) & ~(kMagazineBytes - 1));
   }
 

@@ -24,13 +24,19 @@
 
 namespace folio {
 
+struct ThreadCache;
+
+// `owner` is the cache that these tops belong to; null before there is one. A thread may end without a word, and its
+// TLS be another thread's then, or hold anything: only where the owner is right are tops that were found through a
+// cache its own. A thread that lives has its owner right from before its cache leads here until after it does not any
+// more. It lies behind the tops, so that a copy has it from a later moment than they are from.
 struct ThreadTops {
   Slot* top[kCodes];
+  ThreadCache* owner;
 };
 
 // In TLS, each a single object so that the fast path needs one base. `ended` threads have no cache any more.
 enum class Phase : uint8_t { kNew = 0, kCached, kEnded };
-struct ThreadCache;
 extern Atomic<ThreadCache*> all_thread_caches;
 struct ThreadState {
   ThreadCache* cache;
@@ -73,8 +79,9 @@ struct BinCache {
 struct ThreadCache {
   Atomic<ThreadCache*> link;  // while it waits for a thread
   ThreadCache* next_all;      // every cache ever made
-  Atomic<ThreadTops*> tops;   // of its thread; null while it has none
+  Atomic<ThreadTops*> tops;   // of its thread, which may be gone; null while it has none; odd: thread_caches_find_gone
   Atomic<uint32_t> activity;  // slow calls; written by the thread
+  Atomic<uint32_t> thread;    // its thread's number (os::thread_id): for the child of a fork
   uint32_t calls_to_sweep;
   bool budget_used_up;  // no capacity grows until the next sweep
   int64_t budget;       // bytes that capacities may still grow by
@@ -104,14 +111,22 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_end(void* value);
 
-// In the child of a fork: hands on what the threads that are gone had cached.
-void thread_caches_after_fork();
+// In the child of a fork: hands on what the threads that are gone had cached. `alone`: no other thread runs yet (one may
+// where a handler of the program's has started it).
+void thread_caches_after_fork(bool alone);
+
+// Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's
+// destructor, which the raw system call skips, and which cannot be had for a first malloc in the last round of
+// destructors) serve other threads from now on. What they held is lost. Returns how many there were.
+unsigned thread_caches_find_gone(unsigned looks);
 
 // Threads that have a cache; all caches ever made, for those who look from outside.
 unsigned thread_count();
 ThreadCache* thread_caches_first();
 
-// Objects of a bin in the magazines of one cache: an estimate for any thread but its own.
+// Adds, for each bin, the objects in the magazines in use of all threads, or of one: estimates for any but the calling
+// thread. A system call for each other thread; where os::peek is refused these count as having none.
+void thread_caches_objects(uint64_t (&objects)[kBins]);
 uint64_t thread_cache_objects(ThreadCache* cache, BinId bin);
 
 }  // namespace folio

@@ -28,6 +28,7 @@ constexpr uint64_t kSleepMostMs = 2000;
 constexpr unsigned kLooksAPeriod = 4;  // the housekeeper's
 constexpr uint64_t kRetryMs = 10000;
 constexpr uint64_t kAskAgainMs = 200;
+constexpr unsigned kGoneLooks = 16;  // for threads that are gone without a word, at each tick
 
 constinit Atomic<uint64_t> next_tick{0};
 enum : uint32_t { kNoThread = 0, kThread = 1 };
@@ -63,6 +64,7 @@ bool tick(size_t most_bytes) {
   cpu_caches_spare(false);
   drained_at.store(INT64_MAX, order::relaxed);  // relaxed: an estimate
   const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
+  thread_caches_find_gone(kGoneLooks);
   age_everything();
   forget_recent_live();
   return purged != 0 || drained != 0;

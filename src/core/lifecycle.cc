@@ -17,12 +17,14 @@ void complain(const char* line, size_t length) {
   os::write_error("\n", 1);
 }
 
-// The child has the calling thread only. No lock can be held, since there is none; what other threads were in the
-// middle of is given up, what they cached is handed on.
+// The child has the calling thread, and those that handlers of the program's which ran before this one have started. No
+// lock can be held, since there is none; what other threads were in the middle of is given up, what they cached is
+// handed on.
 void after_fork_in_child() {
+  const bool alone = os::thread_total() == 1;
   clock_after_fork();
-  cpu_caches_after_fork();
-  thread_caches_after_fork();
+  cpu_caches_after_fork(alone);
+  thread_caches_after_fork(alone);
 }
 
 // Before main, so that options are read and fork is known even if nothing was allocated yet.
@@ -38,6 +40,7 @@ void start_slow() {
   if (!started.compare_exchange(now, kStarting, order::relaxed)) return;
   if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
   os::at_fork_in_child(after_fork_in_child);
+  os::prepare_thread_end(thread_cache_end);
   started.store(kStarted, order::release);  // [start] release: publishes the options; pairs with start
 }
 

@@ -6,7 +6,7 @@
 
 namespace folio {
 
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 
 struct Layout {
   char magic[8];     // "FolioLay"

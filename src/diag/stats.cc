@@ -38,21 +38,44 @@ void add_chunk(Descriptor& d, BinStats& s) {
 
 }  // namespace
 
-BinStats bin_stats(BinId bin) {
+namespace {
+
+// But for the magazines that threads use.
+BinStats stats_without_threads(BinId bin) {
   BinStats s{};
   visit_chunks(bin, [&](Descriptor& d) {
     add_chunk(d, s);
     return true;
   });
   s.cached = depot_objects(bin) + cpu_caches_objects(bin);
-  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) s.cached += thread_cache_objects(c, bin);
   return s;
 }
 
-Totals totals() {
+}  // namespace
+
+BinStats bin_stats(BinId bin) {
+  uint64_t in_threads[kBins] = {};
+  thread_caches_objects(in_threads);
+  BinStats s = stats_without_threads(bin);
+  s.cached += in_threads[index(bin)];
+  return s;
+}
+
+AllBinStats all_bin_stats() {
+  AllBinStats all{};
+  uint64_t in_threads[kBins] = {};
+  thread_caches_objects(in_threads);
+  for (unsigned i = 1; i < kBins; ++i) {
+    all.of[i] = stats_without_threads(bin_id(i));
+    all.of[i].cached += in_threads[i];
+  }
+  return all;
+}
+
+Totals totals(const AllBinStats& every) {
   Totals t{};
   for (unsigned i = 1; i < kBins; ++i) {
-    const BinStats s = bin_stats(bin_id(i));
+    const BinStats& s = every.of[i];
     const uint64_t size = info_of(bin_id(i)).size;
     const uint64_t cached = s.cached < s.taken ? s.cached : s.taken;
     t.live += (s.taken - cached) * size;
@@ -93,14 +116,14 @@ void put_line(Text& text, const char* what, uint64_t bytes, const char* note) {
   text.column(bytes >> 10, 12) << " KiB  " << note << "\n";
 }
 
-void write_bins(Text& text, Write* write, void* context) {
+void write_bins(const AllBinStats& every, Text& text, Write* write, void* context) {
   text << "  largest bins    size      chunks        live      cached    dirty KiB\n";
   bool shown[kBins] = {};
   for (unsigned row = 0; row < 8; ++row) {
     unsigned best = 0;
     uint64_t most = 0;
     for (unsigned i = 1; i < kBins; ++i) {
-      const uint64_t bytes = bin_stats(bin_id(i)).taken * info_of(bin_id(i)).size;
+      const uint64_t bytes = every.of[i].taken * info_of(bin_id(i)).size;
       if (!shown[i] && bytes > most) {
         most = bytes;
         best = i;
@@ -108,7 +131,7 @@ void write_bins(Text& text, Write* write, void* context) {
     }
     if (best == 0) break;
     shown[best] = true;
-    const BinStats s = bin_stats(bin_id(best));
+    const BinStats& s = every.of[best];
     text << "        bin";
     text.column(best, 4).column(info_of(bin_id(best)).size, 9).column(s.chunks, 12);
     text.column(s.taken - (s.cached < s.taken ? s.cached : s.taken), 12).column(s.cached, 12).column(s.dirty >> 10, 13)
@@ -120,7 +143,8 @@ void write_bins(Text& text, Write* write, void* context) {
 }  // namespace
 
 void write_text(Write* write, void* context) {
-  const Totals t = totals();
+  const AllBinStats every = all_bin_stats();
+  const Totals t = totals(every);
   Text text;
   text << "folio: statistics\n";
   put_line(text, "live        ", t.live, "in objects that the program holds");
@@ -133,13 +157,14 @@ void write_text(Write* write, void* context) {
   flush(text, write, context);
   text << "  " << t.chunks << " chunks, " << t.threads << " threads; " << (t.purged >> 10) << " KiB purged in "
        << t.purge_calls << " calls; " << t.busy_sections << " busy CPU-cache sections\n";
-  write_bins(text, write, context);
+  write_bins(every, text, write, context);
   text << "  next: docs/options.md explains what can be tuned, docs/limits.md what bounds each line\n";
   flush(text, write, context);
 }
 
 void write_json(Write* write, void* context) {
-  const Totals t = totals();
+  const AllBinStats every = all_bin_stats();
+  const Totals t = totals(every);
   Text text;
   text << "{\"version\":1,\"live\":" << t.live << ",\"cached\":" << t.cached << ",\"fragmented\":" << t.fragmented
        << ",\"dirty\":" << t.dirty << ",\"resident\":" << t.resident << ",\"huge_live\":" << t.huge_live
@@ -150,7 +175,7 @@ void write_json(Write* write, void* context) {
   flush(text, write, context);
   bool first = true;
   for (unsigned i = 1; i < kBins; ++i) {
-    const BinStats s = bin_stats(bin_id(i));
+    const BinStats& s = every.of[i];
     if (s.chunks == 0) continue;
     text << (first ? "" : ",") << "{\"bin\":" << uint64_t{i} << ",\"size\":" << uint64_t{info_of(bin_id(i)).size}
          << ",\"chunks\":" << s.chunks << ",\"taken\":" << s.taken << ",\"cached\":" << s.cached

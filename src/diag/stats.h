@@ -17,12 +17,18 @@ struct BinStats {
   uint64_t dirty;     // of these, bytes of free folios or large objects
 };
 BinStats bin_stats(BinId bin);
+// Of all bins (0 stays empty), so that each thread is looked at once.
+struct AllBinStats {
+  BinStats of[kBins];
+};
+AllBinStats all_bin_stats();
 
 struct Totals {
   uint64_t live, cached, fragmented, dirty, resident, huge_live, metadata, reserved, chunks, threads;
   uint64_t purged, purge_calls, busy_sections;
 };
-Totals totals();
+Totals totals(const AllBinStats& every);
+inline Totals totals() { return totals(all_bin_stats()); }
 
 // One screen of text, or one JSON object, in pieces.
 using Write = void(void* context, const char* text, size_t length);

@@ -146,9 +146,47 @@ size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroy
   return *destroyed ? 0 : moved;
 }
 
-bool peek(void* to, const void* from, size_t bytes) {
+namespace {
+
+bool answer(bool copied, bool refused, bool* refused_out) {
+  if (refused_out != nullptr) *refused_out = refused;
+  return copied;
+}
+
+}  // namespace
+
+bool peek(void* to, const void* from, size_t bytes, bool* refused) {
   iovec local{to, bytes}, remote{const_cast<void*>(from), bytes};
-  return call(SYS_process_vm_readv, call(SYS_getpid), &local, 1, &remote, 1, 0) == static_cast<long>(bytes);
+  const long copied = call(SYS_process_vm_readv, call(SYS_getpid), &local, 1, &remote, 1, 0);
+  return answer(copied == static_cast<long>(bytes), failed(copied) && copied != -EFAULT, refused);
+}
+
+unsigned peek_some(const PeekRange* ranges, unsigned count) {
+  iovec local[kPeekMost], remote[kPeekMost];
+  for (unsigned i = 0; i < count; ++i) {
+    local[i] = {ranges[i].to, ranges[i].bytes};
+    remote[i] = {const_cast<void*>(ranges[i].from), ranges[i].bytes};
+  }
+  const long copied = call(SYS_process_vm_readv, call(SYS_getpid), local, count, remote, count, 0);
+  auto left = failed(copied) ? 0 : static_cast<size_t>(copied);
+  for (unsigned i = 0; i < count; ++i) {
+    if (left < ranges[i].bytes) return i;
+    left -= ranges[i].bytes;
+  }
+  return count;
+}
+
+bool copy_if_mapped(void* to, const void* from, size_t bytes, bool* refused) {
+  // The kernel reads the set before it finds that there is no such way to change the mask.
+  constexpr long kNoWay = -1, kSetBytes = 8;
+  const auto start = reinterpret_cast<uintptr_t>(from), last = start + bytes - kSetBytes;
+  for (uintptr_t at = start;; at = last - at < page_bytes() ? last : at + page_bytes()) {
+    const long result = call(SYS_rt_sigprocmask, kNoWay, at, nullptr, kSetBytes);
+    if (result != -EINVAL) return answer(false, result != -EFAULT, refused);
+    if (at == last) break;
+  }
+  __builtin_memcpy(to, from, bytes);
+  return answer(true, false, refused);
 }
 
 namespace {
@@ -248,18 +286,18 @@ constinit Atomic<unsigned> end_key{0};
 
 }  // namespace
 
+void prepare_thread_end(void (*ended)(void*)) {
+  if (end_key.load(order::acquire) != 0) return;  // [thread-end-key] acquire: pairs with the exchange below
+  pthread_key_t key;
+  const unsigned made = pthread_key_create(&key, ended) == 0 ? key + 2 : 1;
+  unsigned none = 0;
+  // [thread-end-key] acq_rel: publishes the key; the loser of a race deletes its own.
+  if (!end_key.compare_exchange(none, made, order::acq_rel) && made != 1) pthread_key_delete(key);
+}
+
 bool at_thread_end(void (*ended)(void*), void* value) {
-  unsigned key_word = end_key.load(order::acquire);  // [thread-end-key] acquire: pairs with the exchange below
-  if (key_word == 0) {
-    pthread_key_t key;
-    const unsigned made = pthread_key_create(&key, ended) == 0 ? key + 2 : 1;
-    // [thread-end-key] acq_rel: publishes the key; the loser of a race deletes its own.
-    if (end_key.compare_exchange(key_word, made, order::acq_rel)) {
-      key_word = made;
-    } else if (made != 1) {
-      pthread_key_delete(key);
-    }
-  }
+  prepare_thread_end(ended);
+  const unsigned key_word = end_key.load(order::acquire);  // [thread-end-key] acquire: as above
   return key_word != 1 && pthread_setspecific(key_word - 2, value) == 0;
 }
 
@@ -296,6 +334,10 @@ unsigned thread_total() {
   if (failed(call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0)) || tasks.st_nlink < 3) return 0;
   return static_cast<unsigned>(tasks.st_nlink - 2);
 }
+
+uint32_t thread_id() { return static_cast<uint32_t>(call(SYS_gettid)); }
+
+bool thread_exists(uint32_t id) { return call(SYS_tgkill, call(SYS_getpid), id, 0) != -ESRCH; }
 
 size_t resident_bytes() {
   const long file = call(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC);

@@ -40,8 +40,20 @@ bool residency(const void* address, size_t bytes, unsigned char* pages);
 // was moved and `to` must not be used any more.
 size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroyed);
 
-// Copies from an address of this process that may be unmapped at any time. False if it is.
-bool peek(void* to, const void* from, size_t bytes);
+// Copies from an address of this process that may be unmapped at any time. False if it is, or a part of it, or if the
+// system does not say (a filter of system calls may forbid it): *refused then, where given.
+bool peek(void* to, const void* from, size_t bytes, bool* refused = nullptr);
+// The same of up to kPeekMost ranges, which takes half of the time. Returns how many were copied, from the first on:
+// fewer than `count` where one could not be.
+struct PeekRange {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+inline constexpr unsigned kPeekMost = 8;
+unsigned peek_some(const PeekRange* ranges, unsigned count);
+// peek of 8 bytes and more where nobody unmaps anything meanwhile, by a system call that every filter allows.
+bool copy_if_mapped(void* to, const void* from, size_t bytes, bool* refused = nullptr);
 
 // ---- Processors, threads, time ----
 
@@ -58,7 +70,10 @@ void sleep_ms(uint64_t ms);
 // Runs main(argument) on a new thread that receives no signals. False if there can be none. Not in a signal handler.
 bool start_thread(void (*main)(void*), void* argument);
 
-// Asks for a call of `ended(value)` in the calling thread when it ends, `value` not null. False if that is impossible.
+// Asks for a call of `ended(value)` in the calling thread when it ends, `value` not null; `ended` is the same in all
+// calls. False if that is impossible: the program may have used up what the system has for this, unless
+// prepare_thread_end came before.
+void prepare_thread_end(void (*ended)(void*));
 bool at_thread_end(void (*ended)(void*), void* value);
 
 // Asks for a call of `child()` in the child of every later fork. False if that is impossible.
@@ -77,6 +92,11 @@ void write_error(const char* text, size_t length);  // to standard error, whole 
 
 // How many threads the process has, whoever made them; 0 if unknown. Asks the system each time.
 unsigned thread_total();
+
+// The calling thread's number, unique in the process while it lives, and whether a thread of this process has a number.
+// Ask the system each time.
+uint32_t thread_id();
+bool thread_exists(uint32_t id);
 
 // Resident bytes of the process, 0 if unknown. Reads a file of the system; for statistics only.
 size_t resident_bytes();

@@ -60,6 +60,16 @@ void* metadata_alloc(size_t bytes, size_t alignment) {
   }
 }
 
+bool metadata_holds(const void* address, size_t bytes) {
+  // [metadata-piece] acquire: sees the pieces' headers; pairs with metadata_alloc.
+  for (const Piece* piece = metadata_pieces.load(order::acquire); piece != nullptr; piece = piece->previous) {
+    const auto offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(piece);
+    const size_t used = piece->used.load(order::relaxed);  // relaxed: it only grows
+    if (offset < used) return offset >= sizeof(Piece) && bytes <= used - offset;
+  }
+  return false;
+}
+
 size_t metadata_bytes() { return handed_out.load(order::relaxed); }  // relaxed: a statistic
 
 }  // namespace folio

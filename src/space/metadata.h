@@ -23,6 +23,9 @@ extern Atomic<MetadataPiece*> metadata_pieces;
 // no memory.
 void* metadata_alloc(size_t bytes, size_t alignment = kMetadataAlignment);
 
+// Whether all of a range was handed out, so that it can be read.
+bool metadata_holds(const void* address, size_t bytes);
+
 // Bytes handed out so far.
 size_t metadata_bytes();
 

@@ -14,7 +14,7 @@ from folio.errors import FolioError
 from folio.process import Mapping, Process
 
 MAGIC = b"FolioLay"
-VERSION = 4
+VERSION = 5
 HEAD = struct.Struct("<8sII")
 TABLE_OFFSET = 48  # of the first pointer, in all versions so far
 LISTED = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside

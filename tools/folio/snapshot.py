@@ -135,20 +135,25 @@ class Snapshot:
         return (entries // layout.chunk_entry_step).astype(np.uint8)
 
     def _read_tops(self, process: Process) -> np.ndarray:
-        """The tops of each thread that has a cache, as rows."""
+        """The tops of each thread that has a cache, as rows. A thread may have ended without a word, and its storage be
+        another's: only tops that name the cache as their owner are its own."""
         layout = self.layout
-        self.thread_caches: list[int] = []  # addresses of those that serve a thread
         self.thread_caches_made = 0
-        where: list[tuple[int, int]] = []
+        found: list[tuple[int, int]] = []
         cache = self.fixed.word(layout.thread_caches)
         while cache and self.thread_caches_made < THREADS_MOST:
             self.thread_caches_made += 1
-            tops = self.metadata.word(cache + layout.thread_cache_tops_offset)
+            tops = self.metadata.word(cache + layout.thread_cache_tops_offset) & ~1
             if tops:
-                self.thread_caches.append(cache)
-                where.append((tops, layout.codes * 8))
+                found.append((cache, tops))
             cache = self.metadata.word(cache + layout.thread_cache_next_offset)
-        return process.read_ranges(where).view(np.uint64).reshape(len(where), layout.codes)
+        length = layout.codes * 8 + 8
+        rows = process.read_ranges([(tops, length) for _, tops in found]).view(np.uint64)
+        rows = rows.reshape(len(found), layout.codes + 1)
+        caches = np.array([cache for cache, _ in found], dtype=np.uint64)
+        own = rows[:, layout.codes] == caches
+        self.thread_caches = [int(cache) for cache in caches[own]]  # addresses of those that serve a thread
+        return rows[own, : layout.codes]
 
 
 def read_pieces(process: Process, layout: Layout) -> list[Piece]:

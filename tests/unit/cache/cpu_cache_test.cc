@@ -165,7 +165,7 @@ TEST_F(CpuCacheTest, AChildGivesLargeObjectsBackAlsoThoseOnTheirWay) {
   cpu_cache_put_large(parked(granules), granules);
   void* const on_its_way = parked(granules);
   EXPECT_EQ(in_child([] {
-              cpu_caches_after_fork();
+              cpu_caches_after_fork(true);
               if (parked_bytes() != 0 || mine().large.used != 0 || !large_check()) return kFailed;
               return cpu_cache_get_large(1) == nullptr ? kPassed : kFailed;
             }),
@@ -412,7 +412,7 @@ TEST_F(CpuCacheTest, AChildForgetsWhoWasInside) {
   mine().section.run(false, [&] {
     result = in_child([] {
       if (!mine().section.held()) return kFailed;
-      cpu_caches_after_fork();
+      cpu_caches_after_fork(true);
       if (mine().section.held() || mine().bytes != 0 || cpu_caches_objects(bin) != 0) return kFailed;
       cpu_cache_put(bin, magazine_of(bin, 40), "test");
       return cpu_caches_objects(bin) == 40 ? kPassed : kFailed;
@@ -421,7 +421,7 @@ TEST_F(CpuCacheTest, AChildForgetsWhoWasInside) {
   EXPECT_EQ(result, kPassed);
   // One where nobody was inside keeps what it has.
   EXPECT_EQ(in_child([] {
-              cpu_caches_after_fork();
+              cpu_caches_after_fork(true);
               return cpu_caches_objects(bin) == kWhole ? kPassed : kFailed;
             }),
             kPassed);

@@ -89,7 +89,8 @@ class Reader {
     uint64_t n = 0;
     const auto* cache = copied<const char*>(layout_.thread_caches);
     while (cache != nullptr) {
-      if (const auto* tops = copied<const char*>(cache, layout_.thread_cache_tops_offset)) {
+      const auto* tops = copied<const char*>(cache, layout_.thread_cache_tops_offset);
+      if (tops != nullptr && copied<const char*>(tops, layout_.codes * sizeof(void*)) == cache) {
         const auto top = copied<uintptr_t>(tops, bin * sizeof(void*));
         n += count(top - top % layout_.magazine_bytes, top % layout_.magazine_bytes / sizeof(void*));
       }

@@ -322,6 +322,62 @@ TEST(Os, PeekReadsWhatIsMappedAndOnlyThat) {
   EXPECT_EQ(errno, 0);
 }
 
+TEST(Os, PeekSaysWhatWasCopiedOfSeveral) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  Reserved space(2 * page);
+  memset(space.at(), 42, 2 * page);
+  space.unmap(page, page);
+  char first[16], second[16];
+  const os::PeekRange good = {first, space.at(), 16}, bad = {second, space.at() + page, 16};
+  const os::PeekRange cut = {second, space.at() + page - 8, 16};
+  const auto copied = [](os::PeekRange a, os::PeekRange b) {
+    const os::PeekRange both[] = {a, b};
+    return os::peek_some(both, 2);
+  };
+  errno = 0;
+  EXPECT_EQ(copied(good, good), 2u);
+  EXPECT_EQ(first[15], 42);
+  EXPECT_EQ(copied(good, bad), 1u);
+  EXPECT_EQ(copied(good, cut), 1u);
+  EXPECT_EQ(copied(bad, good), 0u);
+  EXPECT_EQ(os::peek_some(&good, 1), 1u);
+  EXPECT_EQ(os::peek_some(&good, 0), 0u);
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, CopiesWhatIsMapped) {
+  Reserved space(4 * page);
+  memset(space.at(), 42, 3 * page);
+  space.unmap(3 * page, page);
+  std::vector<char> copy(3 * page);
+  bool refused = true;
+  errno = 0;
+  ASSERT_TRUE(os::copy_if_mapped(copy.data(), space.at(), 3 * page, &refused));
+  EXPECT_FALSE(refused);
+  EXPECT_EQ(copy, std::vector<char>(3 * page, 42));
+  EXPECT_TRUE(os::copy_if_mapped(copy.data(), space.at() + 3 * page - 8, 8));
+  EXPECT_FALSE(os::copy_if_mapped(copy.data(), space.at() + 3 * page, 8, &refused));
+  EXPECT_FALSE(refused) << "it is known that nothing is there";
+  EXPECT_FALSE(os::copy_if_mapped(copy.data(), space.at() + page + 8, 2 * page)) << "the last page is not mapped";
+  EXPECT_FALSE(os::copy_if_mapped(copy.data(), nullptr, 8));
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, ThreadsHaveNumbersWhileTheyLive) {
+  const uint32_t mine = os::thread_id();
+  EXPECT_EQ(mine, os::thread_id());
+  EXPECT_TRUE(os::thread_exists(mine));
+  uint32_t other = 0;
+  std::thread([&] {
+    other = os::thread_id();
+    EXPECT_TRUE(os::thread_exists(other));
+    EXPECT_TRUE(os::thread_exists(mine));
+  }).join();
+  EXPECT_NE(other, mine);
+  for (int i = 0; i < 10000 && os::thread_exists(other); ++i) usleep(1000);  // the join may be a moment before its end
+  EXPECT_FALSE(os::thread_exists(other));
+}
+
 TEST(Os, CpuIsASmallNumberInEveryThread) {
   const auto most = static_cast<unsigned>(sysconf(_SC_NPROCESSORS_CONF));
   EXPECT_LT(os::cpu(), most);

@@ -1,0 +1,344 @@
+// Threads whose end nobody tells: by the raw system call, or with their first malloc in the last round of destructors.
+// Their thread-local storage becomes another thread's, or data of the program's, and neither the child of a fork nor
+// statistics may take it for theirs. And threads that a handler of the program's starts in the child of a fork.
+#include <limits.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "support.h"
+
+using namespace folio_test;
+
+namespace {
+
+constexpr int kChildSeconds = 200;
+constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr unsigned kObjects = 200;
+
+void allocate_and_free() {
+  void* objects[kObjects];
+  for (void*& object : objects) object = opaque(malloc(48));
+  for (void* object : objects) free(object);
+}
+
+// ---- Ends that are not told ----
+
+pthread_key_t late_key;
+thread_local unsigned late_rounds;
+
+void late_destructor(void* value) {
+  if (++late_rounds < PTHREAD_DESTRUCTOR_ITERATIONS) {
+    pthread_setspecific(late_key, value);
+  } else {
+    allocate_and_free();
+  }
+}
+
+void* end_late(void*) {
+  pthread_setspecific(late_key, &late_key);
+  return nullptr;
+}
+
+void* end_raw(void*) {
+  allocate_and_free();
+  syscall(SYS_exit, 0);
+  return nullptr;
+}
+
+struct End {
+  const char* name;
+  void* (*main)(void*);
+};
+constexpr End kEnds[] = {{"late", end_late}, {"raw", end_raw}};
+
+class GoneThread : public ::testing::TestWithParam<End> {
+ protected:
+  static void SetUpTestSuite() { ASSERT_EQ(pthread_key_create(&late_key, late_destructor), 0); }
+  static void TearDownTestSuite() { pthread_key_delete(late_key); }
+
+  static char* new_stack() {
+    void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(stack, MAP_FAILED);
+    return static_cast<char*>(stack);
+  }
+  // Runs and joins a thread, on a stack of the program's own if one is given.
+  static void run(void* (*main)(void*), char* stack = nullptr) {
+    pthread_attr_t attributes;
+    ASSERT_EQ(pthread_attr_init(&attributes), 0);
+    if (stack != nullptr) {
+      ASSERT_EQ(pthread_attr_setstack(&attributes, stack, kStackBytes), 0);
+    }
+    pthread_t thread;
+    ASSERT_EQ(pthread_create(&thread, &attributes, main, nullptr), 0);
+    pthread_attr_destroy(&attributes);
+    ASSERT_EQ(pthread_join(thread, nullptr), 0);
+  }
+  void end_untold(char* stack = nullptr) { run(GetParam().main, stack); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ends, GoneThread, ::testing::ValuesIn(kEnds),
+                         [](const auto& parameter) { return parameter.param.name; });
+
+// What a child of a fork allocates: each address once, each whole.
+int allocates_well() {
+  constexpr unsigned kMany = 3000;
+  std::set<void*> seen;
+  for (unsigned i = 0; i < kMany; i++) {
+    void* object = opaque(malloc(48));
+    if (object == nullptr || !aligned_to(object, 16) || malloc_usable_size(object) < 48) return 1;
+    if (!seen.insert(object).second) return 2;
+    fill(object, 48, i);
+  }
+  return 0;
+}
+
+int forks_well() {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(kChildSeconds);
+    _exit(allocates_well());
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return status;
+}
+
+void ask_statistics() {
+  const struct mallinfo2 info = mallinfo2();
+  EXPECT_LT(info.uordblks, size_t{1} << 40);
+  folio_stats stats = {};
+  stats.struct_size = sizeof stats;
+  EXPECT_TRUE(folio_stats_get(&stats));
+  EXPECT_LT(stats.cached, size_t{1} << 40);
+  FILE* sink = fopen("/dev/null", "w");
+  ASSERT_NE(sink, nullptr);
+  EXPECT_EQ(malloc_info(0, sink), 0);
+  fclose(sink);
+}
+
+std::atomic<int> fork_status;
+
+void* work_and_fork(void*) {
+  allocate_and_free();
+  fork_status = forks_well();
+  return nullptr;
+}
+
+// The next thread gets the same stack, and so the same thread-local storage.
+TEST_P(GoneThread, AnotherOnTheSameStackForks) {
+  for (int i = 0; i < 5; i++) {
+    end_untold();
+    run(work_and_fork);
+    ASSERT_EQ(fork_status, 0) << i;
+  }
+  char* const stack = new_stack();
+  end_untold(stack);
+  run(work_and_fork, stack);
+  EXPECT_EQ(fork_status, 0);
+  munmap(stack, kStackBytes);
+}
+
+// Its owner lives, in a thread that does not fork, and goes on with what it has.
+TEST_P(GoneThread, AnotherOnTheSameStackWorksWhileMainForks) {
+  end_untold();
+  std::atomic<bool> stop{false}, started{false};
+  std::thread worker([&] {
+    while (!stop) {
+      allocate_and_free();
+      started = true;
+    }
+  });
+  while (!started) std::this_thread::yield();
+  for (int i = 0; i < 20; i++) ASSERT_EQ(forks_well(), 0) << i;
+  stop = true;
+  worker.join();
+}
+
+TEST_P(GoneThread, ItsStackBecomesData) {
+  char* const stack = new_stack();
+  end_untold(stack);
+  for (const int byte : {0x41, 0xff, 0}) {
+    memset(stack, byte, kStackBytes);
+    EXPECT_EQ(forks_well(), 0);
+    ask_statistics();
+  }
+  // Addresses of objects and of the stack itself, as real data has them.
+  for (size_t i = 0; i < kStackBytes / sizeof(void*); i++) reinterpret_cast<void**>(stack)[i] = stack + i;
+  EXPECT_EQ(forks_well(), 0);
+  ask_statistics();
+  munmap(stack, kStackBytes);
+  EXPECT_EQ(forks_well(), 0);
+  ask_statistics();
+}
+
+// Caches of threads that are gone serve others once their storage is: 2000 of them must not cost 2000 caches.
+TEST_P(GoneThread, ItsCacheServesOthers) {
+  auto metadata = [] {
+    folio_stats stats = {};
+    stats.struct_size = sizeof stats;
+    EXPECT_TRUE(folio_stats_get(&stats));
+    return stats.metadata;
+  };
+  char* const stack = new_stack();
+  auto some = [&](int count) {
+    for (int i = 0; i < count; i++) {
+      end_untold(stack);
+      memset(stack, 0, kStackBytes);
+    }
+  };
+  some(20);
+  const size_t before = metadata();
+  some(2000);
+  // Magazines are lost with each of these threads, at most one for the bin that it used, and those that it had empty.
+  EXPECT_LE(metadata(), before + 2000 * 16 * size_t{512});
+  munmap(stack, kStackBytes);
+}
+
+// ---- Statistics beside ordinary ends ----
+
+TEST(Statistics, WhileThreadsEndAndTheirStacksBecomeData) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> makers;
+  for (int m = 0; m < 3; m++) {
+    makers.emplace_back([&] {
+      void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ASSERT_NE(stack, MAP_FAILED);
+      pthread_attr_t attributes;
+      ASSERT_EQ(pthread_attr_init(&attributes), 0);
+      ASSERT_EQ(pthread_attr_setstack(&attributes, stack, kStackBytes), 0);
+      while (!stop) {
+        pthread_t thread;
+        auto main = [](void*) -> void* {
+          allocate_and_free();
+          return nullptr;
+        };
+        ASSERT_EQ(pthread_create(&thread, &attributes, main, nullptr), 0);
+        ASSERT_EQ(pthread_join(thread, nullptr), 0);
+        memset(stack, 0x41, kStackBytes);
+      }
+      pthread_attr_destroy(&attributes);
+      munmap(stack, kStackBytes);
+    });
+  }
+  for (int i = 0; i < 2000; i++) {
+    const struct mallinfo2 info = mallinfo2();
+    ASSERT_LT(info.uordblks, size_t{1} << 40);
+  }
+  stop = true;
+  for (std::thread& maker : makers) maker.join();
+}
+
+// Two thousand threads: each is looked at once for all bins, so the system calls do not multiply.
+TEST(Statistics, OfTwoThousandThreads) {
+  constexpr unsigned kThreads = 2000;
+  pthread_barrier_t ready, end;
+  std::vector<pthread_t> threads;
+  static pthread_barrier_t* barriers[2];
+  barriers[0] = &ready, barriers[1] = &end;
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 65536), 0);
+  ASSERT_EQ(pthread_barrier_init(&ready, nullptr, kThreads + 1), 0);
+  ASSERT_EQ(pthread_barrier_init(&end, nullptr, kThreads + 1), 0);
+  const size_t cached = mallinfo2().fsmblks;
+  for (unsigned i = 0; i < kThreads; i++) {
+    pthread_t thread;
+    auto main = [](void*) -> void* {
+      free(opaque(malloc(1000)));  // a bin that a thread does not cache at once,
+      free(opaque(malloc(100)));   // and one that it does
+      pthread_barrier_wait(barriers[0]);
+      pthread_barrier_wait(barriers[1]);
+      return nullptr;
+    };
+    ASSERT_EQ(pthread_create(&thread, &attributes, main, nullptr), 0);
+    threads.push_back(thread);
+  }
+  pthread_barrier_wait(&ready);
+  EXPECT_GE(mallinfo2().fsmblks, cached + size_t{kThreads} * 100);
+  pthread_barrier_wait(&end);
+  for (pthread_t thread : threads) pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+}
+
+// ---- A thread that a handler starts in the child ----
+
+std::atomic<bool> handler_starts, handler_thread_works, handler_thread_bad;
+pthread_t handler_thread;
+
+// Objects come and go; each keeps its pattern.
+bool churn(unsigned seed, std::atomic<bool>* working) {
+  constexpr unsigned kHeld = 200, kSteps = 60000;
+  static thread_local void* held[kHeld];
+  unsigned state = seed;
+  for (unsigned step = 0; step < kSteps; step++) {
+    state = state * 1103515245 + 12345;
+    const unsigned i = (state >> 16) % kHeld;
+    const size_t bytes = i % 50 == 0 ? 50000 : 48;
+    if (held[i] != nullptr) {
+      if (first_difference(held[i], bytes, seed + i) != bytes) return false;
+      free(held[i]);
+      held[i] = nullptr;
+    } else {
+      held[i] = opaque(malloc(bytes));
+      fill(held[i], bytes, seed + i);
+    }
+    if (step == 2000 && working != nullptr) *working = true;
+  }
+  for (void*& object : held) {
+    free(object);
+    object = nullptr;
+  }
+  return true;
+}
+
+void start_in_child() {
+  if (!handler_starts) return;
+  pthread_create(
+      &handler_thread, nullptr,
+      [](void*) -> void* {
+        if (!churn(12345, &handler_thread_works)) handler_thread_bad = true;
+        return nullptr;
+      },
+      nullptr);
+  while (!handler_thread_works && !handler_thread_bad) usleep(100);
+}
+
+// Before any library's constructor, so that in the child this handler runs before Folio's.
+void register_handler() { pthread_atfork(nullptr, nullptr, start_in_child); }
+[[gnu::section(".preinit_array"), gnu::used]] void (*const register_first)() = register_handler;
+
+TEST(ForkHandler, StartsAThreadInTheChild) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> busy;
+  for (unsigned t = 0; t < 3; t++) {
+    busy.emplace_back([&stop, t] {
+      while (!stop) churn(t, nullptr);
+    });
+  }
+  for (int i = 0; i < 20; i++) {
+    handler_starts = true;
+    const pid_t pid = fork();
+    if (pid == 0) {
+      alarm(kChildSeconds);
+      const bool good = churn(777, nullptr);
+      pthread_join(handler_thread, nullptr);
+      _exit(good && !handler_thread_bad ? allocates_well() : 9);
+    }
+    handler_starts = false;
+    int status = -1;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ASSERT_EQ(status, 0) << "fork " << i;
+  }
+  stop = true;
+  for (std::thread& thread : busy) thread.join();
+}
+
+}  // namespace
