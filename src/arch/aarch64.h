@@ -10,6 +10,7 @@ namespace folio::arch {
 inline constexpr unsigned kAddressBits = 48;
 
 FOLIO_INLINE void pause() { asm volatile("yield"); }
+FOLIO_INLINE void store_barrier() { asm volatile("dmb ishst" : : : "memory"); }
 FOLIO_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 1, 3); }
 
 FOLIO_INLINE char* thread_pointer() { return static_cast<char*>(__builtin_thread_pointer()); }

@@ -3,6 +3,7 @@
 // Each of them provides:
 //   kAddressBits                          user addresses are below 2^kAddressBits
 //   pause(), prefetch(address)            hints; prefetch for writing
+//   store_barrier()                       stores before it are seen by other processors before stores behind it
 //   thread_pointer()                      base of the thread's TLS, for the rseq area
 //   syscall6(n, a...)                     the raw system call: result or -errno; errno itself is never touched
 //   ThreadTop                             kHas: it has a shorter way to a thread's top than the compiler; load(),

@@ -10,6 +10,7 @@ namespace folio::arch {
 inline constexpr unsigned kAddressBits = 47;
 
 FOLIO_INLINE void pause() { __builtin_ia32_pause(); }
+FOLIO_INLINE void store_barrier() { asm volatile("" : : : "memory"); }  // the processor keeps the order
 // For writing. Spelled out: the builtin falls back to a prefetch for reading unless a newer processor is promised;
 // those without the instruction take it as a no-op.
 FOLIO_INLINE void prefetch(const void* address) {

@@ -158,6 +158,7 @@ Descriptor* open_chunk(BinId bin) {
   d->huge_pages = wants_huge_pages(bin) && os::prefer_huge_pages(chunk, kChunkBytes);
   if (d->huge_pages) note_all_resident(*d);
   set_chunk(window, chunk, d, index(bin));
+  arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
   raise_chunk(*d, kEmpty);
   if (d->huge_pages) raise_chunk(*d, kDirty);
   return d;

@@ -200,6 +200,7 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) {
   live_count.fetch_add(1, order::relaxed);  // relaxed: a statistic
   // Relaxed: whoever frees it got the address from the caller.
   block->state.store(kHugeLive, order::relaxed);
+  arch::store_barrier();  // also where the program passes it on by a relaxed store: CONCURRENCY.md, "Addresses"
   return block;
 }
 

@@ -315,24 +315,45 @@ bool lower_longest(Field& f, unsigned longest) {
   return true;
 }
 
-Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
+// Takes a run of this field; false if it seems to have none.
+bool take_in(Field& f, unsigned count, unsigned step, unsigned* from) {
   constexpr unsigned kTries = 64;  // then another field: others take here all the time
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
-    for (unsigned i = 0; i < kTries; ++i) {
-      // [hint] seq_cst: pairs with raise_longest.
-      if (f->longest.load(order::seq_cst) < count) break;
-      if (!find_resident_run(*f, count, step, from)) {
-        Run run;
-        unsigned longest;
-        if (!find_run(*f, count, step, &run, &longest)) {
-          if (lower_longest(*f, longest)) continue;
-          break;
-        }
-        *from = run.from;
+  for (unsigned i = 0; i < kTries; ++i) {
+    // [hint] seq_cst: pairs with raise_longest.
+    if (f.longest.load(order::seq_cst) < count) return false;
+    if (!find_resident_run(f, count, step, from)) {
+      Run run;
+      unsigned longest;
+      if (!find_run(f, count, step, &run, &longest)) {
+        if (lower_longest(f, longest)) continue;
+        return false;
       }
-      if (set(*f, *from, count)) return f;
+      *from = run.from;
     }
+    if (set(f, *from, count)) return true;
   }
+  return false;
+}
+
+constinit Atomic<Field*> next_mended{nullptr};
+
+// A thread that stops for ever between lowering `longest` and its second look, or between clearing bits and raising it,
+// hides free runs. So each search that found nothing has one field, the next one each time, looked through whatever its
+// hint says, before address space is used in its place.
+Field* mend_next_field() {
+  Field* f = next_mended.load(order::relaxed);  // relaxed: any field will do, and they stay
+  if (f == nullptr) f = first_field();
+  if (f == nullptr) return nullptr;
+  next_mended.store(next_field(*f), order::relaxed);  // relaxed: as above
+  raise_longest(*f, f->granules);
+  return f;
+}
+
+Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    if (take_in(*f, count, step, from)) return f;
+  }
+  if (Field* f = mend_next_field(); f != nullptr && take_in(*f, count, step, from)) return f;
   *from = 0;
   return may_open ? open_field(count) : nullptr;
 }
@@ -363,6 +384,7 @@ void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open) {
     if (low < high) zero_pages(low, static_cast<size_t>(high - low));
   });
   f->entry(from).store(make_entry(count, offset), order::relaxed);  // relaxed: who frees it got it from the caller
+  arch::store_barrier();  // also where the program passes it on by a relaxed store: CONCURRENCY.md, "Addresses"
   return object;
 }
 
@@ -402,6 +424,7 @@ void large_unpark(void* parked, size_t size, bool zeroed) {
   auto* f = static_cast<Field*>(descriptor_at(parked));
   Atomic<uint32_t>& entry = f->entry(granule_of(*f, parked));
   entry.store(entry.load(order::relaxed) | kLive, order::relaxed);  // relaxed: who frees it got it from the caller
+  arch::store_barrier();                                            // as in large_alloc
   if (zeroed) zero_pages(static_cast<char*>(parked), size);
 }
 
