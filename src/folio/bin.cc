@@ -31,8 +31,8 @@ namespace {
 int64_t bytes_of(unsigned objects, const BinInfo& info) { return int64_t{objects} * info.size; }
 
 // *refused: it has room, but the kernel no memory for it.
-unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want,
-                         bool* zero, bool* refused) {
+unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want, bool* zero,
+                         bool* refused) {
   Word& word = d.occupancy(folio);
   const uint64_t valid = d.valid(folio);
   const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides

@@ -47,7 +47,7 @@ struct Descriptor {
   bool huge_pages;  // its pages come, and had better go, all at once
   // How far into the chunk, in kPageBytesLeast, objects can be used; what follows is address space only.
   Atomic<uint16_t> committed;
-  uint32_t seal;    // of first and bin; a descriptor whose seal is broken was overwritten
+  uint32_t seal;  // of first and bin; a descriptor whose seal is broken was overwritten
 
   static size_t bytes_for(BinId bin);
   static uint32_t seal_for(const char* first, BinId bin) {

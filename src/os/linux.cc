@@ -87,9 +87,7 @@ void* reserve(size_t bytes, size_t alignment) {
 
 bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, address, bytes)); }
 
-bool commit(void* address, size_t bytes) {
-  return !failed(call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE));
-}
+bool commit(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE)); }
 
 bool protect(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ)); }
 

@@ -324,8 +324,8 @@ size_t huge_purge(bool all, size_t most_bytes) {
       if (old && purged < most_bytes && block->touched_bytes != 0) {
         const size_t gone = purge_block(*block, most_bytes - purged);
         purged += gone;
-        // Locked pages stay, but for those that are unmapped.
-        if (gone == 0 && give_back(block, &purged)) continue;
+        // Locked pages go only with their mapping, and would all come at once with the next one: after two ticks, therefore.
+        if (gone == 0 && !all && give_back(block, &purged)) continue;
       }
       put_waiting(*block);
     }
@@ -345,7 +345,8 @@ HugeBlock* huge_beyond(const void* address) {
         // Relaxed: what was looked for was entered before the address was handed out.
         if (window->descriptor[i].load(order::relaxed) == nullptr) continue;
         HugeBlock* block = huge_at(window->chunk(i));
-        return block != nullptr && static_cast<const char*>(address) < block->base + block->reserved_bytes ? block : nullptr;
+        return block != nullptr && static_cast<const char*>(address) < block->base + block->reserved_bytes ? block
+                                                                                                           : nullptr;
       }
     }
     if (number-- == 0) return nullptr;

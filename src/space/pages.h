@@ -68,8 +68,8 @@ void zero_pages(char* start, size_t bytes);
 // Purges and counts. False if the kernel refuses, as of pages that the program has locked.
 bool purge_pages(void* address, size_t bytes);
 uint64_t purge_refusals();  // how often it has
-// After a pass over what may be purged. When several in a row were in vain, because the kernel refused, nothing is over
-// the bound until the next tick.
+// After a pass over what may be purged. When some in a row were in vain, because the kernel refused, what is dirty then
+// does not count as over the bound until the next tick.
 void note_pass(bool in_vain);
 
 }  // namespace folio

@@ -68,9 +68,11 @@ void return_chunk(char* chunk) {
   const uint64_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
   uint64_t now = region_cursor.load(order::relaxed);  // relaxed: numbers only, as in acquire_chunk
   while (now >> 32 == number + 1) {
-    if (region_cursor.compare_exchange(now, pack(number, now & 0xffffffffu), order::relaxed)) return;  // relaxed: as above
+    if (region_cursor.compare_exchange(now, pack(number, now & 0xffffffffu), order::relaxed))
+      return;  // relaxed: as above
   }
-  if (os::unreserve(chunk, kChunkBytes)) region_reserved.fetch_sub(kChunkBytes, order::relaxed);  // relaxed: a statistic
+  if (os::unreserve(chunk, kChunkBytes))
+    region_reserved.fetch_sub(kChunkBytes, order::relaxed);  // relaxed: a statistic
 }
 
 size_t region_bytes() { return region_reserved.load(order::relaxed); }  // relaxed: a statistic
