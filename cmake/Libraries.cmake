@@ -11,6 +11,8 @@
 #   folio_static  libfolio.a            that object as an archive
 #   folio_embed   libfolio-embed.so.0   no override; may be loaded by dlopen
 
+include(CheckSymbolExists)
+
 file(GLOB_RECURSE folio_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cc)
 set(folio_override_sources ${folio_sources})
 list(FILTER folio_override_sources INCLUDE REGEX "/src/api/override_[^/]*\\.cc$")
@@ -81,16 +83,25 @@ function(folio_shared_library name output)
                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
-# In the shared library alone, operator new looks for a C++ library that came late: a static link has none, and would
-# warn of dlopen.
-add_library(folio_new_shared OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc)
-target_compile_definitions(folio_new_shared PRIVATE FOLIO_SHARED=1)
-target_compile_options(folio_new_shared PRIVATE -ftls-model=initial-exec)
-target_link_libraries(folio_new_shared PRIVATE folio_flags)
-set_target_properties(folio_new_shared PROPERTIES POSITION_INDEPENDENT_CODE ON)
-set(folio_shared_override $<FILTER:$<TARGET_OBJECTS:folio_override_objects>,EXCLUDE,override_new>)
-folio_shared_library(folio_shared folio $<TARGET_OBJECTS:folio_objects> ${folio_shared_override}
-                     $<TARGET_OBJECTS:folio_new_shared>)
+# Two files are others in the shared library. In it alone, operator new looks for a C++ library that came late: a static
+# link has none, and would warn of dlopen. And in shared libraries the chunk table is readable only from the start, which
+# glibc's loader can do; musl's knows writable zero-filled data only, as the kernel does for programs.
+check_symbol_exists(__GLIBC__ stdlib.h FOLIO_GLIBC)
+set(folio_shared_files override_new|chunk_table)
+add_library(folio_shared_objects OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc
+                                        ${PROJECT_SOURCE_DIR}/src/space/chunk_table.cc)
+target_compile_definitions(folio_shared_objects PRIVATE FOLIO_SHARED=1)
+target_compile_options(folio_shared_objects PRIVATE -ftls-model=initial-exec)
+target_link_libraries(folio_shared_objects PRIVATE folio_flags)
+set_target_properties(folio_shared_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+if(FOLIO_GLIBC)
+  target_compile_definitions(folio_shared_objects PRIVATE FOLIO_TABLE_READ_ONLY=1)
+  target_compile_definitions(folio_embed_objects PRIVATE FOLIO_TABLE_READ_ONLY=1)
+endif()
+folio_shared_library(
+  folio_shared folio $<FILTER:$<TARGET_OBJECTS:folio_objects>,EXCLUDE,${folio_shared_files}>
+  $<FILTER:$<TARGET_OBJECTS:folio_override_objects>,EXCLUDE,${folio_shared_files}>
+  $<TARGET_OBJECTS:folio_shared_objects>)
 folio_shared_library(folio_embed folio-embed $<TARGET_OBJECTS:folio_embed_objects>)
 set_target_properties(folio_shared PROPERTIES EXPORT_NAME folio)
 set_target_properties(folio_embed PROPERTIES EXPORT_NAME embed)

@@ -125,17 +125,18 @@ size_t folio_usable_size(const void* object) {
   return object != nullptr && find_extent(object, "folio_usable_size", &extent) ? extent.usable_bytes : 0;
 }
 
-bool folio_is_ours(const void* address) { return chunk_code(address) != kCodeNone; }
+bool folio_is_ours(const void* address) { return chunk_code(address) != kCodeNone || huge_beyond(address) != nullptr; }
 
 bool folio_locate(const void* address, folio_place* place) {
   const unsigned code = chunk_code(address);
-  if (code == kCodeNone) return false;
-  if (const HugeBlock* block = huge_at(address)) {
+  const HugeBlock* block = code == kCodeNone ? huge_beyond(address) : huge_at(address);
+  if (block != nullptr) {
     if (static_cast<const char*>(address) >= block->base + block->usable_bytes) return false;
     // Relaxed: a question about a moment.
     *place = {block->base, block->usable_bytes, 0, block->state.load(order::relaxed) == kHugeLive};
     return true;
   }
+  if (code == kCodeNone) return false;
   if (code == kCodeLarge) {
     const LargePlace found = large_place(address);
     if (!found.holds(address)) return false;

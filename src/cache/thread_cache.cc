@@ -14,8 +14,8 @@
 
 namespace folio {
 
-// Never written: a magazine that is empty and full at once.
-alignas(kMagazineBytes) constinit Slot closed_slots[kMagazineSlots] = {};
+// A magazine that is empty and full at once, in memory that nobody can write to.
+alignas(kMagazineBytes) constinit const Slot closed_slots[kMagazineSlots] = {};
 
 constinit Atomic<ThreadCache*> all_thread_caches{nullptr};
 
@@ -23,7 +23,7 @@ namespace {
 
 constexpr ThreadTops all_closed() {
   ThreadTops tops{};
-  for (Slot*& top : tops.top) top = closed_slots;
+  for (Slot*& top : tops.top) top = closed_top();
   return tops;
 }
 
@@ -158,7 +158,7 @@ Magazine* detach(BinId bin) {
   if (closed(top)) return nullptr;
   Magazine* magazine = Magazine::of(top);
   magazine->park(top);
-  top = closed_slots;
+  top = closed_top();
   return magazine;
 }
 

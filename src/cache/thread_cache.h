@@ -45,8 +45,9 @@ struct ThreadState {
 extern __thread ThreadTops thread_tops asm("folio_thread_tops");
 extern __thread ThreadState thread_state;
 
-extern Slot closed_slots[kMagazineSlots];
+extern const Slot closed_slots[kMagazineSlots];
 inline bool closed(const Slot* top) { return top == closed_slots; }
+constexpr Slot* closed_top() { return const_cast<Slot*>(closed_slots); }
 
 // The fast path's view of one top, by its offset.
 struct CompiledTop {

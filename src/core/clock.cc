@@ -43,9 +43,11 @@ uint64_t period_ms() {
 }
 
 size_t purge_everything(PurgeWhich which, size_t most_bytes) {
+  const uint64_t refusals = purge_refusals();
   size_t purged = purge_bins(which, most_bytes);
   if (purged < most_bytes) purged += large_purge(which == PurgeWhich::kAll, most_bytes - purged);
   if (purged < most_bytes) purged += huge_purge(which == PurgeWhich::kAll, most_bytes - purged);
+  note_pass(purged == 0 && purge_refusals() != refusals);
   return purged;
 }
 
@@ -236,6 +238,7 @@ size_t clock_collect(const char* function) {
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
   cpu_caches_trim(true);
   depot_trim(true);
+  retry_refused();
   purge_everything(PurgeWhich::kAll, kUnlimited);
   huge_unmap_free();
   return page_counts.purged.load(order::relaxed) - before;  // relaxed: a statistic

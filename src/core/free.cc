@@ -16,12 +16,6 @@ namespace folio {
 
 namespace {
 
-void report_foreign(const void* object, const char* function) {
-  Text line = misuse_line(function, object);
-  line << "not an address of Folio's";
-  report_misuse(line, "foreign-pointer");
-}
-
 void report_huge(const void* object, const HugeBlock& block, const char* function) {
   Text line = misuse_line(function, object);
   if (object == block.base) {
@@ -31,6 +25,13 @@ void report_huge(const void* object, const HugeBlock& block, const char* functio
   line << "not the start of an object: inside a huge object of " << static_cast<uint64_t>(block.usable_bytes)
        << " bytes at " << static_cast<const void*>(block.base);
   report_misuse(line, "invalid-free");
+}
+
+void report_foreign(const void* object, const char* function) {
+  if (const HugeBlock* block = huge_beyond(object)) return report_huge(object, *block, function);
+  Text line = misuse_line(function, object);
+  line << "not an address of Folio's";
+  report_misuse(line, "foreign-pointer");
 }
 
 void report_large(const void* object, const char* function) {

@@ -5,6 +5,7 @@
 #include "config/options.h"
 #include "core/clock.h"
 #include "os/os.h"
+#include "space/chunk_table.h"
 
 namespace folio {
 
@@ -28,7 +29,10 @@ void after_fork_in_child() {
 }
 
 // Before main, so that options are read and fork is known even if nothing was allocated yet.
-[[gnu::constructor]] void start_early() { start(); }
+[[gnu::constructor]] void start_early() {
+  chunk_table_close();
+  start();
+}
 
 }  // namespace
 

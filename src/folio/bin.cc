@@ -1,6 +1,6 @@
 // Take, give and open.
 //
-//   take_objects -> take_from_class -> take_from_chunk -> take_from_folio -> note_taken (residency)
+//   take_objects -> take_from_class -> take_from_chunk -> take_from_folio -> commit_objects, note_taken (residency)
 //                -> open_chunk
 //   give_objects -> give_bits -> hints, note_given (residency)
 #include "folio/bin.h"
@@ -30,14 +30,20 @@ namespace {
 
 int64_t bytes_of(unsigned objects, const BinInfo& info) { return int64_t{objects} * info.size; }
 
-unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want,
-                         bool* zero) {
+// *refused: it has room, but the kernel no memory for it.
+unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want, bool* zero,
+                         bool* refused) {
   Word& word = d.occupancy(folio);
   const uint64_t valid = d.valid(folio);
   const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides
-  const uint64_t choice = fullness_of(now, valid) == looked_like ? lowest_bits(valid & ~now, want) : 0;
+  uint64_t choice = fullness_of(now, valid) == looked_like ? lowest_bits(valid & ~now, want) : 0;
   if (choice == 0) {
     lower_folio(d, folio, looked_like);
+    return 0;
+  }
+  choice = commit_objects(d, folio, choice);
+  if (choice == 0) {
+    *refused = true;
     return 0;
   }
   const uint64_t before = set_bits(d, folio, choice);
@@ -59,16 +65,17 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, vo
   return count;
 }
 
-unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero) {
+// *refused: what is left of that fullness cannot be used, for want of memory.
+unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero, bool* refused) {
   unsigned got = 0;
-  while (got < want) {
+  while (got < want && !*refused) {
     const int folio = find_folio(d, fullness);
     if (folio < 0) {
       lower_chunk(d, fullness);
       break;
     }
     got += take_from_folio(d, static_cast<unsigned>(folio), fullness, objects + got, want - got,
-                           got == 0 ? zero : nullptr);
+                           got == 0 ? zero : nullptr, refused);
   }
   return got;
 }
@@ -131,15 +138,36 @@ HintBlock* block_for(BinId bin, Window* window) {
   return block;
 }
 
-// A bin of small objects whose chunks are full, that many of them, gets its next one as a huge page: fewer faults, and
-// fewer misses of the TLB. What it does not use of it is a quarter of what the bin has at most, and decays. Not for
-// objects of a page and more, whose pages go one by one.
-bool wants_huge_pages(BinId bin) {
-  constexpr unsigned kFrom = 4;
-  if (info_of(bin).tracks_objects || options.huge_pages == kHugePagesNever) return false;
+bool has_many_chunks(BinId bin) {
+  constexpr unsigned kMany = 4;
   unsigned chunks = 0;
-  visit_chunks(bin, [&](Descriptor&) { return ++chunks < kFrom; });
-  return chunks == kFrom;
+  visit_chunks(bin, [&](Descriptor&) { return ++chunks < kMany; });
+  return chunks == kMany;
+}
+
+// Of a chunk of a bin with many of them, which are full, all is committed at once: what is not used of it is a quarter
+// of what the bin has at most, and its mapping merges with its neighbours'. If it is of small objects, it also comes as
+// a huge page: fewer faults, and fewer misses of the TLB. Not for objects of a page and more, whose pages go one by one.
+void make_whole(Descriptor& d) {
+  if (!has_many_chunks(d.bin) || !commit_chunk(d)) return;
+  if (d.info().tracks_objects || options.huge_pages == kHugePagesNever) return;
+  d.huge_pages = os::prefer_huge_pages(d.chunk(), kChunkBytes);
+  if (d.huge_pages) note_all_resident(d);
+}
+
+// All that a chunk needs, its header written. Null if there is no memory. What was made then serves the next one: the
+// descriptor comes last.
+Descriptor* describe(char* chunk, BinId bin) {
+  if (!chunk_table_open(chunk, kChunkBytes)) return nullptr;
+  Window* window = window_make(chunk);
+  HintBlock* block = window == nullptr ? nullptr : block_for(bin, window);
+  auto* d = block == nullptr ? nullptr : static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
+  if (d == nullptr) return nullptr;
+  d->first = first_object(chunk, info_of(bin));
+  d->block = block;
+  d->bin = bin;
+  d->seal = Descriptor::seal_for(d->first, bin);
+  return d;
 }
 
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
@@ -147,26 +175,21 @@ bool wants_huge_pages(BinId bin) {
 Descriptor* open_chunk(BinId bin) {
   char* chunk = acquire_chunk();
   if (chunk == nullptr) return nullptr;
-  Window* window = window_make(chunk);
-  HintBlock* block = window == nullptr ? nullptr : block_for(bin, window);
-  auto* d = block == nullptr ? nullptr : static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
-  if (d == nullptr) return nullptr;  // no metadata: the chunk's address space is lost, the process is out of memory
-  d->first = first_object(chunk, info_of(bin));
-  d->block = block;
-  d->bin = bin;
-  d->seal = Descriptor::seal_for(d->first, bin);
-  d->huge_pages = wants_huge_pages(bin) && os::prefer_huge_pages(chunk, kChunkBytes);
-  if (d->huge_pages) note_all_resident(*d);
-  set_chunk(window, chunk, d, index(bin));
+  Descriptor* d = describe(chunk, bin);
+  if (d == nullptr) {
+    return_chunk(chunk);
+    return nullptr;
+  }
+  make_whole(*d);
+  set_chunk(d->block->window, chunk, d, index(bin));
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
   raise_chunk(*d, kEmpty);
   if (d->huge_pages) raise_chunk(*d, kDirty);
   return d;
 }
 
-}  // namespace
-
-unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero) {
+// *refused: there is room, but the kernel has no memory for it.
+unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, bool* refused) {
   // [blocks] acquire: pairs with block_for.
   HintBlock* const blocks = bins[index(bin)].blocks.load(order::acquire);
   unsigned got = info_of(bin).tracks_objects ? take_resident(blocks, objects, want) : 0;
@@ -175,14 +198,25 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
   for (unsigned f = kNearlyFull; f <= kEmpty; ++f) {
     const auto fullness = static_cast<Fullness>(f);
     for (HintBlock* block = blocks; block != nullptr && got < want; block = block->next) {
-      while (got < want) {
-        Descriptor* d = find_chunk(*block, fullness);
+      for (unsigned slot = 0; got < want;) {
+        Descriptor* d = find_chunk(*block, fullness, slot);
         if (d == nullptr) break;
-        got += take_from_chunk(*d, fullness, objects + got, want - got, got == 0 ? zero : nullptr);
+        bool here = false;
+        got += take_from_chunk(*d, fullness, objects + got, want - got, got == 0 ? zero : nullptr, &here);
+        if (!here) continue;
+        *refused = true;
+        slot = window_slot(d->first) + 1;
       }
     }
   }
   return got;
+}
+
+}  // namespace
+
+unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero) {
+  bool refused;
+  return take_open(bin, objects, want, zero, &refused);
 }
 
 namespace {
@@ -206,13 +240,15 @@ void mend_next_chunks(BinId bin) {
 
 unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
   for (;;) {
-    unsigned got = take_objects_in_open_chunks(bin, objects, want, zero);
+    bool refused = false;
+    unsigned got = take_open(bin, objects, want, zero, &refused);
     if (got != 0) return got;
     // Stale hints that this look corrected, and those mended here, may show room.
     mend_next_chunks(bin);
-    got = take_objects_in_open_chunks(bin, objects, want, zero);
+    got = take_open(bin, objects, want, zero, &refused);
     if (got != 0) return got;
-    if (open_chunk(bin) == nullptr) return 0;
+    // Where what is there cannot be used, another chunk could not be either.
+    if (refused || open_chunk(bin) == nullptr) return 0;
   }
 }
 
@@ -395,6 +431,9 @@ bool check_folio(Descriptor& d, unsigned folio) {
     if ((chunks >> slot % 64 & 1) == 0 || (summary >> slot / 64 & 1) == 0) return false;
   }
   const BinInfo& info = d.info();
+  // relaxed: as above
+  const size_t committed = size_t{d.committed.load(order::relaxed)} * kPageBytesLeast;
+  if (word != 0 && d.slot(folio * kFolioObjects + highest_bit(word) + 1) > d.chunk() + committed) return false;
   const unsigned unit = folio >> unit_shift(info);
   // relaxed: as above
   const uint64_t resident = d.resident(info.tracks_objects ? folio : unit / 64).load(order::relaxed);

@@ -5,7 +5,8 @@
 //   f = folios of the chunk             n = ceil(f / 64)             r = f where residency is known for each object,
 //                                       else n
 //
-// Zero-filled it is a valid, entirely free chunk with no page resident, so opening one writes only the header.
+// Zero-filled it is a valid, entirely free chunk with no page committed or resident, so opening one writes only the
+// header.
 //
 //   occupancy[i]   bit j: object 64 i + j is taken (by the program or a cache). The truth; everything else is a hint.
 //   nearly, partly bit i: folio i may be nearly or partly full.
@@ -13,11 +14,11 @@
 //   resident       which purge units (or objects) may have resident pages.
 //   aged           which of these were free at the last tick.
 //
-// Who may touch it: the header is written once, before the chunk is published; words are changed by anybody, by single
+// Who may touch it: the header is written once, before the chunk is published, but for `committed`, which grows; words are changed by anybody, by single
 // atomic instructions, under the protocols of bin.h and purge.h.
 //
 // Invariants (check()): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
-// room has its hint raised in its class, and so has its chunk; an object that is taken has its resident bit set.
+// room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and has its resident bit set.
 #pragma once
 
 #include <stddef.h>
@@ -44,7 +45,9 @@ struct Descriptor {
   HintBlock* block;  // holds the chunk's own hints
   BinId bin;
   bool huge_pages;  // its pages come, and had better go, all at once
-  uint32_t seal;    // of first and bin; a descriptor whose seal is broken was overwritten
+  // How far into the chunk, in kPageBytesLeast, objects can be used; what follows is address space only.
+  Atomic<uint16_t> committed;
+  uint32_t seal;  // of first and bin; a descriptor whose seal is broken was overwritten
 
   static size_t bytes_for(BinId bin);
   static uint32_t seal_for(const char* first, BinId bin) {

@@ -26,8 +26,8 @@ bool looks_empty(Descriptor& d, Unit unit) {
   return true;
 }
 
-// Purges units [from, to), which are claimed, and gives them back. *more: the kernel refused.
-size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
+// Purges units [from, to), which are claimed, and gives them back. *gone: false if the kernel refused.
+size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* gone) {
   const unsigned first = unit_at(d.info(), from).first;
   const Unit last = unit_at(d.info(), to - 1);
   const unsigned folios = last.first + last.folios - first;
@@ -40,25 +40,22 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* more) {
   if (d.huge_pages && first == 0) start = d.chunk();
   if (d.huge_pages && first + folios == d.info().folios) end = chunk_end;
   const auto bytes = static_cast<size_t>(end - start);
-  const bool gone = purge_pages(start, bytes);
+  *gone = purge_pages(start, bytes);
   for (unsigned unit = from; unit < to; ++unit) {
     const uint64_t bit = uint64_t{1} << unit % 64;
     // Relaxed: the claim is held; the next taker comes after its release.
-    if (gone) d.resident(unit / 64).fetch_and(~bit, order::relaxed);
+    if (*gone) d.resident(unit / 64).fetch_and(~bit, order::relaxed);
     d.aged(unit / 64).fetch_and(~bit, order::relaxed);  // relaxed: as above
     release_unit(d, unit_at(d.info(), unit));
   }
-  if (!gone) {
-    *more = true;
-    return 0;
-  }
+  if (!*gone) return 0;
   count_resident(-static_cast<int64_t>(folios * folio_bytes));
   count_dirty(-static_cast<int64_t>(folios * folio_bytes));
   return bytes;
 }
 
-// One pass over the chunk. *more: something free and resident remains.
-size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more) {
+// One pass over the chunk, until the kernel refuses: *gone is false then. *more: something free and resident remains.
+size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more, bool* gone) {
   const unsigned shift = unit_shift(d.info());
   const unsigned units = units_of(d.info());
   const size_t unit_bytes = (size_t{d.info().size} * kFolioObjects) << shift;
@@ -79,7 +76,8 @@ size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* mor
     if (take && run_length == 0) run_start = unit;
     if (take) ++run_length;
     if (run_length != 0 && (!take || run_length == run_most || unit + 1 == units)) {
-      purged += purge_run(d, run_start, run_start + run_length, more);
+      purged += purge_run(d, run_start, run_start + run_length, gone);
+      if (!*gone) break;
       run_length = 0;
     }
   }
@@ -98,16 +96,14 @@ size_t purge_objects_run(Descriptor& d, unsigned from, unsigned to, bool* gone) 
   size_t purged = 0;
   for (uintptr_t at = start; at < end; at += kPurgeRunBytes) {
     const size_t bytes = end - at < kPurgeRunBytes ? end - at : kPurgeRunBytes;
-    if (purge_pages(reinterpret_cast<void*>(at), bytes)) {
-      purged += bytes;
-    } else {
-      *gone = false;
-    }
+    *gone = purge_pages(reinterpret_cast<void*>(at), bytes);
+    if (!*gone) break;
+    purged += bytes;
   }
   return purged;
 }
 
-size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which) {
+size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, bool* gone) {
   Word& word = d.occupancy(folio);
   Word& resident = d.resident(folio);
   const uint64_t valid = d.valid(folio);
@@ -115,10 +111,9 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which) {
   if (candidates(resident, d.aged(folio), free, which) == 0) return 0;
   const uint64_t mine = free & ~set_bits(d, folio, free);
   const uint64_t were_resident = resident.load(order::relaxed) & mine;  // relaxed: the claim is held
-  bool gone = true;
   size_t purged = 0;
   // Runs of claimed neighbours, not only of resident ones: the page that two objects share goes with the later of them.
-  for (uint64_t rest = mine; rest != 0;) {
+  for (uint64_t rest = mine; rest != 0 && *gone;) {
     const unsigned from = lowest_bit(rest);
     const uint64_t after = ~rest >> from;
     const unsigned length = after == 0 ? 64 - from : lowest_bit(after);
@@ -128,11 +123,11 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which) {
       unsigned first = lowest_bit(run & were_resident), last = highest_bit(run & were_resident);
       if (first > from) --first;
       if (last + 1 < from + length) ++last;
-      purged += purge_objects_run(d, folio * kFolioObjects + first, folio * kFolioObjects + last + 1, &gone);
+      purged += purge_objects_run(d, folio * kFolioObjects + first, folio * kFolioObjects + last + 1, gone);
     }
     rest &= ~run;
   }
-  if (gone && were_resident != 0) {
+  if (*gone && were_resident != 0) {
     resident.fetch_and(~were_resident, order::relaxed);  // relaxed: the claim is held
     const int64_t bytes = int64_t{popcount(were_resident)} * d.info().size;
     count_resident(-bytes);
@@ -143,10 +138,10 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which) {
   return purged;
 }
 
-size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more) {
+size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more, bool* gone) {
   size_t purged = 0;
-  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
-    if (purged < most_bytes) purged += purge_folio(d, folio, which);
+  for (unsigned folio = 0; folio < d.info().folios && *gone; ++folio) {
+    if (purged < most_bytes) purged += purge_folio(d, folio, which, gone);
     // [hint] seq_cst: as in purge_folio
     const uint64_t taken = d.occupancy(folio).load(order::seq_cst);
     if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) *more = true;  // relaxed: ordered by that look
@@ -154,13 +149,19 @@ size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* m
   return purged;
 }
 
-size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes) {
+size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned* refused) {
   // The hint is lowered before the look: whatever is freed after it raises it again.
   lower_chunk(d, kDirty);
-  bool more = false;
-  const size_t purged =
-      d.info().tracks_objects ? purge_objects(d, which, most_bytes, &more) : purge_units(d, which, most_bytes, &more);
-  if (more) raise_chunk(d, kDirty);
+  bool more = false, gone = true;
+  const size_t purged = d.info().tracks_objects ? purge_objects(d, which, most_bytes, &more, &gone)
+                                                : purge_units(d, which, most_bytes, &more, &gone);
+  // Where the kernel refused, as it does for locked pages, the hint stays lowered: the chunk is tried again when
+  // something of it is freed, or by retry_refused.
+  if (gone && more) raise_chunk(d, kDirty);
+  if (!gone) {
+    ++*refused;
+    bins[index(d.bin)].refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
+  }
   return purged;
 }
 
@@ -205,13 +206,15 @@ constinit Atomic<unsigned> next_bin{0};
 }  // namespace
 
 size_t purge_bins(PurgeWhich which, size_t most_bytes) {
+  const unsigned refused_most = most_bytes == ~size_t{0} ? ~0u : 64;
   const unsigned first = next_bin.load(order::relaxed);  // relaxed: a starting point
   size_t purged = 0;
+  unsigned refused = 0;  // chunks
   for (unsigned i = 0; i < kBins - 1; ++i) {
     const unsigned bin = (first + i) % (kBins - 1);
     const bool all = visit_dirty(bin + 1, [&](Descriptor& d) {
-      purged += purge_chunk(d, which, most_bytes - purged);
-      return purged < most_bytes;
+      purged += purge_chunk(d, which, most_bytes - purged, &refused);
+      return purged < most_bytes && refused < refused_most;
     });
     if (!all) {
       next_bin.store(bin, order::relaxed);  // relaxed: a starting point
@@ -219,6 +222,16 @@ size_t purge_bins(PurgeWhich which, size_t most_bytes) {
     }
   }
   return purged;
+}
+
+void retry_refused() {
+  for (unsigned bin = 1; bin < kBins; ++bin) {
+    if (!bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: as above
+    visit_chunks(bin_id(bin), [](Descriptor& d) {
+      raise_chunk(d, kDirty);
+      return true;
+    });
+  }
 }
 
 void age_bins() {

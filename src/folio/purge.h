@@ -23,6 +23,9 @@ enum class PurgeWhich {
 // Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes. Returns bytes given back. Any thread, any time.
 size_t purge_bins(PurgeWhich which, size_t most_bytes);
 
+// Lets the next purge try again what the kernel refused, all of it.
+void retry_refused();
+
 // Marks everything that is free and resident as aged. Cheap: no system call.
 void age_bins();
 

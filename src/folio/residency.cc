@@ -16,6 +16,47 @@ uint64_t bit_of(unsigned unit) { return uint64_t{1} << unit % 64; }
 
 }  // namespace
 
+namespace {
+
+// [commit] acquire: after the kernel has made it writable; pairs with note_committed.
+size_t committed_bytes(const Descriptor& d) { return size_t{d.committed.load(order::acquire)} * kPageBytesLeast; }
+
+bool commit_range(Descriptor& d, size_t from, size_t to) {
+  if (!os::commit(d.chunk() + from, to - from)) return false;
+  // [commit] release: who sees it may write there; pairs with committed_bytes. Of two at once the one that got less far
+  // may be the last: then some is committed once more.
+  d.committed.store(static_cast<uint16_t>(to / kPageBytesLeast), order::release);
+  return true;
+}
+
+// Commits the chunk up to `end`, a whole page, and as much again as it has, so that it takes few steps. The colour comes
+// with the last step, so that neighbours' mappings merge.
+bool commit_to(Descriptor& d, size_t end) {
+  constexpr size_t kStepLeast = size_t{64} << 10;
+  const size_t have = committed_bytes(d);
+  if (end <= have) return true;
+  const auto first = static_cast<size_t>(d.first - d.chunk());
+  const size_t from = have == 0 ? first : have;
+  const size_t step = from - first < kStepLeast ? kStepLeast : from - first;
+  const size_t wanted = end > from + step ? end : from + step;
+  const bool last = wanted >= first + size_t{d.info().objects} * d.info().size;
+  return (last ? commit_chunk(d) : commit_range(d, from, wanted)) || commit_range(d, from, end);
+}
+
+}  // namespace
+
+bool commit_chunk(Descriptor& d) { return commit_range(d, 0, kChunkBytes); }
+
+uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice) {
+  const size_t size = d.info().size, page = os::page_bytes();
+  const auto first = static_cast<size_t>(d.first - d.chunk());
+  const size_t objects = folio * kFolioObjects + highest_bit(choice) + 1;
+  if (commit_to(d, round_up(first + objects * size, page))) return choice;
+  const size_t have = committed_bytes(d);
+  const size_t usable = have < first ? 0 : (have - first) / size, before = size_t{folio} * kFolioObjects;
+  return usable <= before ? 0 : choice & low_mask(static_cast<unsigned>(usable - before < 64 ? usable - before : 64));
+}
+
 unsigned unit_shift(const BinInfo& info) {
   // A folio is 64 * size bytes. The fewest folios that make whole pages are a power of two of them.
   const unsigned page_shift = lowest_bit(os::page_bytes());
@@ -91,6 +132,7 @@ void touch_ahead(Descriptor& d, unsigned unit) {
   const size_t left = round_up(size_t{info.objects} * info.size, os::page_bytes()) - offset;
   const size_t bytes = wanted < left ? round_down(wanted, os::page_bytes()) : left;
   if (bytes <= os::page_bytes() || !touches(d.first + offset)) return;
+  if (!commit_to(d, static_cast<size_t>(d.first - d.chunk()) + offset + bytes)) return;
   // Units that nobody has, claimed while their pages come. Not the last one, which may end within a page.
   const unsigned units = units_of(info);
   unsigned end = unit + 1;

@@ -44,9 +44,9 @@ long call(long n, A... a) {
 bool failed(long result) { return result < 0 && result > -4096; }
 
 // Anywhere, or in place of what is at `fixed`.
-void* map(size_t bytes, void* fixed = nullptr) {
+void* map(size_t bytes, int protection, void* fixed = nullptr) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (fixed != nullptr ? MAP_FIXED : 0);
-  const long at = call(SYS_mmap, fixed, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  const long at = call(SYS_mmap, fixed, bytes, protection, flags, -1, 0);
   return failed(at) ? nullptr : reinterpret_cast<void*>(at);
 }
 
@@ -70,7 +70,7 @@ size_t page_bytes() {
 
 void* reserve(size_t bytes, size_t alignment) {
   const size_t slack = alignment > page_bytes() ? alignment - page_bytes() : 0;
-  auto* start = static_cast<char*>(map(bytes + slack));
+  auto* start = static_cast<char*>(map(bytes + slack, PROT_NONE));
   if (start == nullptr) return nullptr;
   auto* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), alignment));
   // What cannot be trimmed (a mapping limit) is address space lost, nothing else.
@@ -86,6 +86,10 @@ void* reserve(size_t bytes, size_t alignment) {
 }
 
 bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, address, bytes)); }
+
+bool commit(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE)); }
+
+bool protect(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ)); }
 
 bool populate(void* address, size_t bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which the headers of older systems lack
@@ -113,7 +117,7 @@ bool move_range(char* from, char* to, size_t bytes) {
   // qemu-user does so too, but takes `from` for unmapped: it ignores purges of it without a word, and faults where
   // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again.
   unsigned char page;
-  if (call(SYS_mincore, from, page_bytes(), &page) == -ENOMEM && map(bytes, from) != nullptr) {
+  if (call(SYS_mincore, from, page_bytes(), &page) == -ENOMEM && map(bytes, PROT_READ | PROT_WRITE, from) != nullptr) {
     refuse_huge_pages(from, bytes);
   }
   return true;

@@ -15,9 +15,17 @@ namespace folio::os {
 // Bytes of a page: a power of two, at least 4096. Constant after the first call.
 size_t page_bytes();
 
-// `bytes` of zero-filled, readable and writable address space at a multiple of `alignment`, both multiples of the page;
-// physical pages come when touched, huge pages only where prefer_huge_pages asks. Null if there is none.
+// `bytes` of address space at a multiple of `alignment`, both multiples of the page. It is inaccessible, and so costs
+// nothing: no limit on data or commit counts it, and locking all memory gives it none. Null if there is none.
 void* reserve(size_t bytes, size_t alignment);
+
+// Makes a page-aligned range readable and writable: of reserved address space, which then is zero-filled, or of what
+// protect() made readable. Physical pages come when touched, huge pages only where prefer_huge_pages asks. What is there
+// already stays as it is, so two threads may do it at once. False if the kernel refuses: some of it may be done then.
+bool commit(void* address, size_t bytes);
+
+// Makes a page-aligned range of the library's own data readable only. False if the kernel refuses.
+bool protect(void* address, size_t bytes);
 
 // Gives address space from reserve() back. False if the kernel refuses: it then stays as it was.
 bool unreserve(void* address, size_t bytes);

@@ -1,12 +1,76 @@
 #include "space/chunk_table.h"
 
+#include "os/os.h"
 #include "space/metadata.h"
 
 namespace folio {
 
-alignas(64) constinit uint16_t chunk_table[kChunkTableEntries] = {};
+#if defined(FOLIO_TABLE_READ_ONLY)
+// A shared library has the table in a segment of its own, zero-filled and readable only, from which its loader makes
+// what it says (cmake/Libraries.cmake: where it does). A compiler's section of zeros is writable, so an assembler's.
+namespace {
+constexpr bool kLoadedReadOnly = true;
+
+[[gnu::used, gnu::noinline, gnu::cold]] void place_table() {
+  asm(R"(
+    .pushsection .folio_table, "a", %%nobits
+    .balign 65536
+    .globl folio_chunk_table
+    .hidden folio_chunk_table
+    .type folio_chunk_table, %%object
+    .size folio_chunk_table, %c0
+  folio_chunk_table:
+    .zero %c0
+    .popsection)"
+      :
+      : "i"(sizeof chunk_table));
+}
+}  // namespace
+#else
+// Elsewhere it is ordinary zero-filled data until chunk_table_close.
+namespace {
+constexpr bool kLoadedReadOnly = false;
+}
+alignas(kTableStepBytes) constinit uint16_t chunk_table[kChunkTableEntries] = {};
+#endif
 
 constinit Atomic<Window*> windows[kChunkTableEntries >> kWindowShift];
+
+namespace {
+
+constexpr size_t kTableSteps = sizeof chunk_table / kTableStepBytes;
+constinit Atomic<uint64_t> open_steps[kTableSteps / 64];
+
+char* step_at(size_t step) { return reinterpret_cast<char*>(chunk_table) + step * kTableStepBytes; }
+size_t step_of(const char* address) {
+  return (reinterpret_cast<uintptr_t>(address) >> kChunkShift) * sizeof chunk_table[0] / kTableStepBytes;
+}
+
+bool is_open(size_t step) {
+  // [commit] acquire: after the kernel has made it writable; pairs with chunk_table_open.
+  return (open_steps[step / 64].load(order::acquire) >> step % 64 & 1) != 0;
+}
+
+}  // namespace
+
+bool chunk_table_open(const void* start, size_t bytes) {
+  const auto* first = static_cast<const char*>(start);
+  for (size_t step = step_of(first); step <= step_of(first + bytes - 1); ++step) {
+    if (is_open(step)) continue;
+    if (!os::commit(step_at(step), kTableStepBytes)) return false;
+    // [commit] release: who sees the bit may write there; pairs with is_open.
+    open_steps[step / 64].fetch_or(uint64_t{1} << step % 64, order::release);
+  }
+  return true;
+}
+
+void chunk_table_close() {
+  if (kLoadedReadOnly || os::thread_total() != 1) return;
+  for (size_t from = 0, to; from < kTableSteps; from = to + 1) {
+    for (to = from; to < kTableSteps && !is_open(to);) ++to;
+    if (to != from) os::protect(step_at(from), (to - from) * kTableStepBytes);
+  }
+}
 
 Window* window_make(const void* address) {
   if (Window* window = window_of(address)) return window;

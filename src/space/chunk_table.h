@@ -1,6 +1,6 @@
 // The chunk table: two bytes for each 2 MiB of the user address space, which say what lies there: a bin, large objects,
 // a huge object, or nothing of Folio's. `free` needs this one load. The table is address space; a program touches a
-// page or two of it.
+// page or two of it. It is readable only, so that it costs nothing, but for the steps in which there are entries.
 //
 // An entry is the code times the size of a pointer: the offset of the bin's top among a thread's tops.
 //
@@ -24,7 +24,17 @@ inline constexpr unsigned kCodeNone = 0;
 
 // In the program image's zero-filled part: its address is a constant, and it needs no start-up.
 // Plain numbers, so that no compiler evaluates 2^26 constructors; read and written through chunk_entry.
-extern uint16_t chunk_table[kChunkTableEntries];
+extern uint16_t chunk_table[kChunkTableEntries] asm("folio_chunk_table");
+
+// What becomes writable at once: the entries of 64 GiB.
+inline constexpr size_t kTableStepBytes = size_t{64} << 10;
+
+// Before entries of [start, start + bytes) are written for the first time. False if the kernel refuses.
+bool chunk_table_open(const void* start, size_t bytes);
+
+// Makes readable only what no entry was written to, where the loader has not done so. Before main, if there is one thread
+// only: who opens a step meanwhile would lose it again.
+void chunk_table_close();
 
 FOLIO_INLINE Atomic<uint16_t>& chunk_entry(const void* address) {
   return reinterpret_cast<Atomic<uint16_t>&>(chunk_table[reinterpret_cast<uintptr_t>(address) >> kChunkShift]);
@@ -78,7 +88,7 @@ inline void* descriptor_at(const void* address) {
   return window->descriptor[window_slot(address)].load(order::acquire);  // [descriptor] acquire: pairs with set_chunk
 }
 
-// Writes the entries of one chunk: descriptor first, then the code that leads to it.
+// Writes the entries of one chunk, whose place in the table is open: descriptor first, then the code that leads to it.
 inline void set_chunk(Window* window, const void* chunk, void* descriptor, unsigned code) {
   // [descriptor] release: publishes the descriptor's contents; pairs with descriptor_at.
   window->descriptor[window_slot(chunk)].store(descriptor, order::release);

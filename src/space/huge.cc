@@ -24,13 +24,24 @@ constinit Atomic<size_t> live_count{0};
 
 size_t chunks_of(size_t bytes) { return (bytes + kChunkBytes - 1) >> kChunkShift; }
 
-// Enters or clears every chunk of the block in the chunk table. False if there is no memory for its windows.
+// Enters or clears the block's first chunks in the chunk table. False if there is no memory for it.
 bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code) {
-  for (size_t at = 0; at < block.reserved_bytes; at += kChunkBytes) {
+  constexpr size_t kMost = kHugeEntered << kChunkShift;
+  const size_t bytes = block.reserved_bytes < kMost ? block.reserved_bytes : kMost;
+  if (!chunk_table_open(block.base, bytes)) return false;
+  for (size_t at = 0; at < bytes; at += kChunkBytes) {
     Window* window = window_make(block.base + at);
     if (window == nullptr) return false;
     set_chunk(window, block.base + at, start_code == kCodeNone ? nullptr : &block, at == 0 ? start_code : inside_code);
   }
+  return true;
+}
+
+// Makes the first `bytes`, whole pages, usable. False if the kernel refuses.
+bool commit(HugeBlock& block, size_t bytes) {
+  if (bytes <= block.committed_bytes) return true;
+  if (!os::commit(block.base + block.committed_bytes, bytes - block.committed_bytes)) return false;
+  block.committed_bytes = bytes;
   return true;
 }
 
@@ -95,15 +106,28 @@ void count_waiting(const HugeBlock& block, int64_t sign) {
   count_dirty(sign * static_cast<int64_t>(block.touched_bytes), true);
 }
 
-// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a page.
+// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a page. 0 if the kernel
+// refuses.
 size_t purge_block(HugeBlock& block, size_t most) {
   const size_t touched = block.touched_bytes;
   const size_t kept = touched > most ? (touched - most) & ~(os::page_bytes() - 1) : 0;
-  if (touched == 0 || !purge_pages(block.base + kept, touched - kept)) return 0;
+  if (!purge_pages(block.base + kept, touched - kept)) return 0;
   count_waiting(block, -1);
   block.touched_bytes = kept;
   count_waiting(block, 1);
   return touched - kept;
+}
+
+// Unmaps a waiting block that the caller owns. False if the kernel refuses.
+bool give_back(HugeBlock* block, size_t* purged) {
+  const size_t touched = block->touched_bytes;
+  count_waiting(*block, -1);
+  if (unmap_block(block)) {
+    *purged += touched;
+    return true;
+  }
+  count_waiting(*block, 1);
+  return false;
 }
 
 HugeBlock* reserve_block(size_t size, size_t alignment) {
@@ -123,7 +147,7 @@ HugeBlock* reserve_block(size_t size, size_t alignment) {
   }
   block->base = static_cast<char*>(base);
   block->reserved_bytes = bytes;
-  block->touched_bytes = 0;
+  block->touched_bytes = block->committed_bytes = 0;
   // The largest power of two that it holds: the same number, except for one that is no power of two.
   block->order = highest_bit(bytes >> kChunkShift);
   block->unmap_when_freed = alignment > kChunkBytes || bytes != kChunkBytes << order;
@@ -167,17 +191,28 @@ bool huge_unmap_free() {
     HugeBlock* next = nullptr;
     for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
       next = block->link.load(order::relaxed);  // relaxed: the list is ours
-      count_waiting(*block, -1);
-      if (unmap_block(block)) {
+      size_t purged = 0;
+      if (give_back(block, &purged)) {
         any = true;
       } else {
-        count_waiting(*block, 1);
         put_waiting(*block);
       }
     }
   });
   return any;
 }
+
+namespace {
+
+// A block of its own for `bytes`, which are usable then.
+HugeBlock* new_block(size_t bytes, size_t alignment) {
+  HugeBlock* block = reserve_block(bytes, alignment);
+  if (block == nullptr || commit(*block, bytes)) return block;
+  if (!unmap_block(block)) put_waiting(*block);
+  return nullptr;
+}
+
+}  // namespace
 
 HugeBlock* huge_alloc(size_t size, size_t alignment) {
   if (size > PTRDIFF_MAX) return nullptr;
@@ -187,11 +222,15 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) {
   HugeBlock* block = nullptr;
   if (alignment <= kChunkBytes) {
     block = get_waiting(order, bytes);
+    if (block != nullptr && !commit(*block, bytes)) {
+      put_waiting(*block);
+      block = nullptr;
+    }
     if (block != nullptr) count_waiting(*block, -1);
   }
   const size_t align = alignment < kChunkBytes ? kChunkBytes : alignment;
-  if (block == nullptr) block = reserve_block(bytes, align);
-  if (block == nullptr && huge_unmap_free()) block = reserve_block(bytes, align);
+  if (block == nullptr) block = new_block(bytes, align);
+  if (block == nullptr && huge_unmap_free()) block = new_block(bytes, align);
   if (block == nullptr) return nullptr;
   trim(*block, bytes);
   block->usable_bytes = 0;
@@ -227,6 +266,7 @@ bool huge_free(HugeBlock* block) {
 bool huge_resize(HugeBlock* block, size_t size) {
   if (size > block->reserved_bytes) return false;  // whole pages; before rounding, which may wrap
   const size_t bytes = round_up(size, os::page_bytes());
+  if (!commit(*block, bytes)) return false;
   touch(*block);
   set_usable(*block, bytes);
   trim(*block, bytes);
@@ -238,10 +278,11 @@ HugeBlock* huge_move(HugeBlock* block, size_t size) {
   if (target == nullptr) return nullptr;
   touch(*block);
   // Whole chunks, so that the kernel's mappings only ever split between chunks: before Linux 6.17 one move needs one
-  // mapping.
+  // mapping. Where the rest of the last chunk cannot be committed, all is copied.
   const size_t bytes = round_up(block->usable_bytes, kChunkBytes);
   bool destroyed = false;
-  const size_t moved = os::move_pages(block->base, target->base, bytes, kChunkBytes, &destroyed);
+  const size_t moved =
+      commit(*block, bytes) ? os::move_pages(block->base, target->base, bytes, kChunkBytes, &destroyed) : 0;
   if (destroyed) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
     enter(*target, kCodeNone, kCodeNone);
@@ -255,6 +296,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size) {
     __builtin_memcpy(target->base + moved, block->base + moved, block->usable_bytes - moved);
   }
   if (target->touched_bytes < bytes) target->touched_bytes = bytes;
+  if (moved == bytes && target->committed_bytes < bytes) target->committed_bytes = bytes;
   if (moved == bytes) {
     // Its pages are gone, but for a tail beyond them that the kernel may not purge.
     trim_all(*block, bytes);
@@ -280,11 +322,36 @@ size_t huge_purge(bool all, size_t most_bytes) {
     for (HugeBlock* block = oldest; block != nullptr; block = next) {
       next = block->link.load(order::relaxed);  // relaxed: the list is ours
       const bool old = all || ++block->aged >= 2;
-      if (old && purged < most_bytes) purged += purge_block(*block, most_bytes - purged);
+      if (old && purged < most_bytes && block->touched_bytes != 0) {
+        const size_t gone = purge_block(*block, most_bytes - purged);
+        purged += gone;
+        // Locked pages go only with their mapping, and would all come at once with the next one: after two ticks, therefore.
+        if (gone == 0 && !all && give_back(block, &purged)) continue;
+      }
       put_waiting(*block);
     }
   });
   return purged;
+}
+
+HugeBlock* huge_beyond(const void* address) {
+  // Nothing else of Folio's lies in a block, so its last entry is the next one below.
+  if (reserved.load(order::relaxed) <= kHugeEntered << kChunkShift) return nullptr;  // relaxed: what there is, at least
+  size_t number = reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift);
+  if (number >= sizeof windows / sizeof windows[0]) return nullptr;
+  for (unsigned from = window_slot(address) + 1;; from = kWindowChunks) {
+    // [window] acquire: sees its contents; pairs with window_make.
+    if (Window* window = windows[number].load(order::acquire)) {
+      for (unsigned i = from; i-- != 0;) {
+        // Relaxed: what was looked for was entered before the address was handed out.
+        if (window->descriptor[i].load(order::relaxed) == nullptr) continue;
+        HugeBlock* block = huge_at(window->chunk(i));
+        return block != nullptr && static_cast<const char*>(address) < block->base + block->reserved_bytes ? block
+                                                                                                           : nullptr;
+      }
+    }
+    if (number-- == 0) return nullptr;
+  }
 }
 
 size_t huge_reserved_bytes() { return reserved.load(order::relaxed); }  // relaxed: a statistic

@@ -98,11 +98,13 @@ struct Run {
   }
 };
 
-// The best run for `count` granules, at a multiple of `step`. False if there is none; *longest is then how long the
+// The best run for `count` granules, at a multiple of `step`, in these words. False if there is none; *longest is then how long the
 // longest one was. In a free run, the place that misses fewest is at its start, where resident granules begin, or where
 // they end.
-bool find_run(Field& f, unsigned count, unsigned step, Run* best, unsigned* longest) {
-  const auto taken = [&](unsigned w) { return f.occupancy(w).load(order::seq_cst); };  // [hint] seq_cst: see next_bit
+bool find_run(Field& f, unsigned count, unsigned step, Run* best, unsigned* longest, uint64_t words = ~uint64_t{0}) {
+  const auto taken = [&](unsigned w) {
+    return (words >> w & 1) == 0 ? ~uint64_t{0} : f.occupancy(w).load(order::seq_cst);  // [hint] seq_cst: see next_bit
+  };
   const auto free = [&](unsigned w) { return ~taken(w); };
   const auto resident = [&](unsigned w) { return f.resident(w).load(order::relaxed); };  // relaxed: a guess
   const auto missing = [&](unsigned w) { return ~resident(w); };
@@ -249,6 +251,18 @@ bool note_taken(Field& f, unsigned from, unsigned count, Visit&& visit) {
   return any;
 }
 
+// Makes granules usable that the caller has taken, or is about to. False if the kernel refuses.
+bool commit(Field& f, unsigned from, unsigned count) {
+  const unsigned first = from / 64, words = (from + count - 1) / 64 - first + 1;
+  const uint64_t wanted = low_mask(words) << first;
+  // [commit] acquire: after the kernel has made them writable; pairs with the fetch_or below.
+  if ((wanted & ~f.committed.load(order::acquire)) == 0) return true;
+  constexpr size_t kWordBytes = 64 * kGranuleBytes;
+  if (!os::commit(f.base + first * kWordBytes, words * kWordBytes)) return false;
+  f.committed.fetch_or(wanted, order::release);  // [commit] release: who sees the bits may use the granules
+  return true;
+}
+
 // Gives granules of an object back.
 void give(Field& f, unsigned from, unsigned count) {
   count_dirty(bytes_in(count), true);
@@ -275,6 +289,7 @@ Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [fields]
 Field* make_field(char* base, size_t bytes) {
   // It lies in two windows at most. Both first: what is entered stays so.
   static_assert(kFieldBytesMost <= size_t{kWindowChunks} * kChunkBytes);
+  if (!chunk_table_open(base, bytes)) return nullptr;
   if (window_make(base) == nullptr || window_make(base + bytes - 1) == nullptr) return nullptr;
   const auto count = static_cast<uint32_t>(bytes >> kGranuleShift);
   auto* field = static_cast<Field*>(metadata_alloc(Field::bytes_for(count)));
@@ -358,6 +373,19 @@ Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
   return may_open ? open_field(count) : nullptr;
 }
 
+// Where the kernel gives no more: what is committed already.
+Field* take_committed_run(unsigned count, unsigned step, unsigned* from) {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    Run run;
+    unsigned longest;
+    const uint64_t words = f->committed.load(order::acquire);  // [commit] acquire: as in commit
+    if (!find_run(*f, count, step, &run, &longest, words) || !set(*f, run.from, count)) continue;
+    *from = run.from;
+    return f;
+  }
+  return nullptr;
+}
+
 size_t line_offset(const char* address) {
   return ((reinterpret_cast<uintptr_t>(address) >> kGranuleShift) * 0x9e3779b97f4a7c15u >> 58) * 64;
 }
@@ -370,7 +398,12 @@ void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open) {
   const unsigned page_step = granules_a_page();
   const auto align_step = static_cast<unsigned>(alignment >> kGranuleShift);
   unsigned from;
-  Field* f = take_run(count, align_step > page_step ? align_step : page_step, may_open, &from);
+  const unsigned step = align_step > page_step ? align_step : page_step;
+  Field* f = take_run(count, step, may_open, &from);
+  if (f != nullptr && !commit(*f, from, count)) {
+    clear(*f, from, count);
+    f = take_committed_run(count, step, &from);
+  }
   if (f == nullptr) return nullptr;
   char* const start = granule_at(*f, from);
   const size_t offset = hashed ? line_offset(start) : 0;
@@ -467,6 +500,10 @@ bool large_resize(void* object, size_t size) {
   const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
   if (wanted > had) {
     if (place.granule + wanted > f.granules || !set(f, end, wanted - had)) return false;
+    if (!commit(f, end, wanted - had)) {
+      clear(f, end, wanted - had);
+      return false;
+    }
     note_taken(f, end, wanted - had, [](unsigned, unsigned) {});
   }
   // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice.
@@ -497,6 +534,16 @@ char* large_lend_chunk() {
   count_resident(-bytes_in(kCount));
   f->entry(from).store(kLent | kCount, order::relaxed);  // relaxed: for statistics
   return chunk;
+}
+
+bool large_take_back_chunk(char* chunk) {
+  if (chunk_code(chunk) != kCodeLarge) return false;
+  auto* f = static_cast<Field*>(descriptor_at(chunk));
+  const unsigned g = granule_of(*f, chunk);
+  const unsigned granules = granules_in(f->entry(g).load(order::relaxed));  // relaxed: the caller owns it
+  f->entry(g).store(0, order::relaxed);                                     // relaxed: the occupancy orders it
+  clear(*f, g, granules);
+  return true;
 }
 
 // ---- Purging ----
@@ -539,14 +586,18 @@ void visit_dirty(Visit&& visit) {
 
 size_t large_purge(bool all, size_t most_bytes) {
   size_t purged = 0;
+  const Field* refused = nullptr;  // by the kernel: its pages may be locked, and so no more of it is tried
   visit_dirty([&](Field& f, unsigned w, uint64_t free) {
     if (purged >= most_bytes) return false;
+    if (&f == refused) return true;
     if (!all) free &= f.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten a purge
     // Not more than what is left of `most_bytes`, but at least one call's worth.
     const size_t left = most_bytes - purged < kPurgeRunBytes ? kPurgeRunBytes : most_bytes - purged;
     const auto most = static_cast<unsigned>(left >> kGranuleShift < 64 ? left >> kGranuleShift : 64);
     free = lowest_bits(free, most - most % granules_a_page());
+    const uint64_t refusals = purge_refusals();
     if (free != 0) purged += purge_word(f, w, free);
+    if (purge_refusals() != refusals) refused = &f;
     return true;
   });
   return purged;
@@ -603,6 +654,8 @@ bool large_check() {
       const bool taken = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;
       const bool resident = (f->resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;  // relaxed: as above
       if (taken != (g < end) || (taken && resident == lent)) return false;
+      const bool committed = (f->committed.load(order::relaxed) >> g / 64 & 1) != 0;  // relaxed: as above
+      if (resident && !committed) return false;
       free = taken ? 0 : free + 1;
       if (free > f->longest.load(order::relaxed)) return false;  // relaxed: as above
     }

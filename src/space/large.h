@@ -7,12 +7,13 @@
 //   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
 //   resident    which granules may have resident pages; the others read as zero.
 //   aged        which of these were free at the last tick.
+//   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: a live object starts in granule g, or one that is parked (neither bit), or a chunk that was lent
 //               for good.
 //               | live : 1 | lent : 1 | 0 : 8 | cache lines from the granule : 6 | granules : 16 |
 //
 //   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all
-//            back and choose again. Write the entry.
+//            back and choose again. Commit its words. Write the entry.
 //   park     take the entry's live bit away: whoever does is the one who frees. A cache may keep the object then.
 //   give     take the entry away; clear the bits.
 //   purge    as take, but what is free and resident; madvise; clear resident; clear the bits.
@@ -45,6 +46,7 @@ struct Field {
   uint32_t granules;         // a multiple of 64
   uint32_t seal;             // of the two; a field whose seal is broken was overwritten
   Atomic<uint32_t> longest;  // hint: no free run is longer
+  Atomic<uint64_t> committed;
   // Hint: in no word before it begins a free run of that many granules (counted from 1; or more) whose pages are there.
   Atomic<uint8_t> ready_from[64];
 
@@ -69,8 +71,10 @@ static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 // memory. `zeroed`: all of it reads as zero. Without `may_open` in the fields that there are, and then of any size.
 void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
 
-// A chunk for a bin out of a field, where address space is short: zero-filled, never given back. Null if there is none.
+// A chunk for a bin out of a field, where address space is short: zero-filled once it is committed. Null if there is
+// none. It is lent for good, but for one that could not be opened: false if the chunk is not of a field.
 char* large_lend_chunk();
+bool large_take_back_chunk(char* chunk);
 
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
 size_t large_good_size(size_t size);

@@ -14,8 +14,19 @@ using Piece = MetadataPiece;
 constexpr size_t kFirstPieceBytes = size_t{2} << 20;
 constexpr size_t kPieceBytesMost = size_t{64} << 20;
 constexpr size_t kPieceBytesLeast = size_t{256} << 10;
+constexpr size_t kCommitBytes = size_t{256} << 10;  // at a time
 
 constinit Atomic<size_t> handed_out{0};
+
+// Makes what lies from `from` to `to` usable, and more where there is. Returns up to where; 0 if it cannot be.
+size_t commit(void* start, size_t from, size_t to, size_t bytes) {
+  const size_t steps = round_up(to, kCommitBytes), pages = round_up(to, os::page_bytes());
+  const size_t ends[] = {steps < bytes ? steps : bytes, pages};
+  for (const size_t end : ends) {
+    if (os::commit(static_cast<char*>(start) + from, end - from)) return end;
+  }
+  return 0;
+}
 
 Piece* new_piece(Piece* previous, size_t needed) {
   size_t bytes = previous == nullptr ? kFirstPieceBytes : previous->bytes * 2;
@@ -24,7 +35,13 @@ Piece* new_piece(Piece* previous, size_t needed) {
   for (;; bytes /= 2) {
     if (bytes < kPieceBytesLeast || bytes < needed + sizeof(Piece)) return nullptr;
     if (void* at = os::reserve(bytes, os::page_bytes())) {
+      const size_t committed = commit(at, 0, needed + sizeof(Piece), bytes);
+      if (committed == 0) {
+        os::unreserve(at, bytes);
+        return nullptr;
+      }
       auto* piece = static_cast<Piece*>(at);
+      piece->committed.store(committed, order::relaxed);  // relaxed: published below
       piece->bytes = bytes;
       piece->previous = previous;
       piece->used.store(sizeof(Piece), order::relaxed);  // relaxed: published below
@@ -33,12 +50,26 @@ Piece* new_piece(Piece* previous, size_t needed) {
   }
 }
 
-void* alloc_from(Piece* piece, size_t bytes, size_t alignment) {
+bool commit_to(Piece* piece, size_t to) {
+  // [commit] acquire: after the kernel has made it writable; pairs with the store below.
+  const size_t committed = piece->committed.load(order::acquire);
+  if (to <= committed) return true;
+  const size_t end = commit(piece, round_down(committed, os::page_bytes()), to, piece->bytes);
+  // [commit] release: who sees it may write there. Of two that do so at once the shorter may come last: then some of it
+  // is committed once more.
+  if (end != 0) piece->committed.store(end, order::release);
+  return end != 0;
+}
+
+// Null, and `*refused`, where it has room but the kernel no memory for it.
+void* alloc_from(Piece* piece, size_t bytes, size_t alignment, bool* refused) {
   size_t used = piece->used.load(order::relaxed);  // relaxed: offsets only, the memory is zero already
   size_t start;
   do {
     start = round_up(used, alignment);
     if (start + bytes > piece->bytes) return nullptr;
+    *refused = !commit_to(piece, start + bytes);
+    if (*refused) return nullptr;
   } while (!piece->used.compare_exchange(used, start + bytes, order::relaxed));  // relaxed: as above
   handed_out.fetch_add(bytes, order::relaxed);                                   // relaxed: a statistic
   return reinterpret_cast<char*>(piece) + start;
@@ -51,7 +82,9 @@ void* metadata_alloc(size_t bytes, size_t alignment) {
     // [metadata-piece] acquire: sees the piece's header; pairs with the compare_exchange below.
     Piece* piece = metadata_pieces.load(order::acquire);
     if (piece != nullptr) {
-      if (void* at = alloc_from(piece, bytes, alignment)) return at;
+      bool refused = false;
+      void* const at = alloc_from(piece, bytes, alignment, &refused);
+      if (at != nullptr || refused) return at;
     }
     Piece* next = new_piece(piece, bytes + alignment);
     if (next == nullptr) return nullptr;

@@ -16,6 +16,7 @@ struct MetadataPiece {
   Atomic<size_t> used;  // bytes from the start on
   size_t bytes;
   MetadataPiece* previous;
+  Atomic<size_t> committed;  // bytes from the start on that can be used; what follows is address space only
 };
 extern Atomic<MetadataPiece*> metadata_pieces;
 

@@ -17,6 +17,11 @@ constinit Atomic<int64_t> regrown{0};                // since the last tick, the
 constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
                                                      // (never: half, as differences of it must not overflow)
 
+constinit Atomic<uint64_t> refusals{0};
+constinit Atomic<unsigned> passes_in_vain{0};  // in a row, since the last tick
+constexpr unsigned kInVainMost = 2;
+constinit Atomic<int64_t> stuck{0};  // what was dirty after so many
+
 // Relaxed: estimates.
 int64_t live_bytes(int64_t dirty) {
   return page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
@@ -54,6 +59,8 @@ int64_t recent_live() { return most_live.load(order::relaxed); }  // relaxed: as
 void forget_recent_live() {
   most_live.store(live_resident(), order::relaxed);  // relaxed: see above
   regrown.store(0, order::relaxed);                  // relaxed: see above
+  passes_in_vain.store(0, order::relaxed);           // relaxed: see above
+  stuck.store(0, order::relaxed);                    // relaxed: see above
 }
 
 void note_purged_to_bound() { purged_to.store(live_resident(), order::relaxed); }  // relaxed: see above
@@ -63,8 +70,9 @@ size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dir
 size_t dirty_over_bound() {
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
   const int64_t floor = options.dirty_floor << 20;
-  if (options.decay != 0 && dirty <= floor) return 0;
-  if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
+  const int64_t can_go = dirty - stuck.load(order::relaxed);  // relaxed: an estimate
+  if (options.decay != 0 && can_go <= floor) return 0;
+  if (options.decay == 0) return can_go > 0 ? static_cast<size_t>(can_go) : 0;
   // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
   const int64_t recent = raise(most_live, live);
@@ -74,7 +82,7 @@ size_t dirty_over_bound() {
   const int64_t large =
       least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live), kTolerated);
   const int64_t bound = most_of(most_of(large, 0) + most_of(floor, live / 4), floor + again);
-  const int64_t excess = dirty - bound;
+  const int64_t excess = can_go - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }
 
@@ -120,10 +128,22 @@ void zero_pages(char* start, size_t bytes) {
   __builtin_memset(end, 0, static_cast<size_t>(start + bytes - end));
 }
 
+uint64_t purge_refusals() { return refusals.load(order::relaxed); }  // relaxed: a statistic
+
+void note_pass(bool in_vain) {
+  const unsigned passes = passes_in_vain.load(order::relaxed);                                 // relaxed: a hint
+  if (in_vain || passes != 0) passes_in_vain.store(in_vain ? passes + 1 : 0, order::relaxed);  // relaxed: as above
+  if (!in_vain || passes + 1 < kInVainMost) return;
+  stuck.store(page_counts.dirty.load(order::relaxed), order::relaxed);  // relaxed: estimates
+}
+
 bool purge_pages(void* address, size_t bytes) {
   if (bytes == 0) return true;
   page_counts.purge_calls.fetch_add(1, order::relaxed);  // relaxed: a statistic
-  if (!os::purge(address, bytes)) return false;
+  if (!os::purge(address, bytes)) {
+    refusals.fetch_add(1, order::relaxed);  // relaxed: a statistic
+    return false;
+  }
   page_counts.purged.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
   return true;
 }

@@ -65,7 +65,11 @@ inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
 // arrays, they go back to the kernel; else they are cleared, and the others are not touched.
 void zero_pages(char* start, size_t bytes);
 
-// Purges and counts; `freed` bytes leave both estimates if it worked.
+// Purges and counts. False if the kernel refuses, as of pages that the program has locked.
 bool purge_pages(void* address, size_t bytes);
+uint64_t purge_refusals();  // how often it has
+// After a pass over what may be purged. When some in a row were in vain, because the kernel refused, what is dirty then
+// does not count as over the bound until the next tick.
+void note_pass(bool in_vain);
 
 }  // namespace folio

@@ -61,6 +61,20 @@ char* acquire_chunk() {
   }
 }
 
+void return_chunk(char* chunk) {
+  carved.fetch_sub(1, order::relaxed);  // relaxed: a statistic
+  if (large_take_back_chunk(chunk)) return;
+  // If it was the last one that was carved, the cursor goes back; else it leaves a hole.
+  const uint64_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
+  uint64_t now = region_cursor.load(order::relaxed);  // relaxed: numbers only, as in acquire_chunk
+  while (now >> 32 == number + 1) {
+    if (region_cursor.compare_exchange(now, pack(number, now & 0xffffffffu), order::relaxed))
+      return;  // relaxed: as above
+  }
+  if (os::unreserve(chunk, kChunkBytes))
+    region_reserved.fetch_sub(kChunkBytes, order::relaxed);  // relaxed: a statistic
+}
+
 size_t region_bytes() { return region_reserved.load(order::relaxed); }  // relaxed: a statistic
 size_t region_chunks() { return carved.load(order::relaxed); }          // relaxed: a statistic
 

@@ -19,7 +19,7 @@ PLATFORM_LAYERS = {"arch", "os", "api"}
 LIBC_LAYERS = {"os", "core", "api"}
 PUBLIC_HEADER_LAYERS = {"core", "diag", "api"}
 FREESTANDING = {"limits.h", "stdarg.h", "stdbool.h", "stddef.h", "stdint.h"}
-FEATURES = {"FOLIO_COUNT", "FOLIO_EMBED", "FOLIO_EXPLORE", "FOLIO_SHARED"}
+FEATURES = {"FOLIO_COUNT", "FOLIO_EMBED", "FOLIO_EXPLORE", "FOLIO_SHARED", "FOLIO_TABLE_READ_ONLY"}
 
 INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]*)"|<([^>]*)>)')
 CONDITION = re.compile(r"\s*#\s*(?:if|ifdef|ifndef|elif)\b(.*)")

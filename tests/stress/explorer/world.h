@@ -76,7 +76,9 @@ class World {
   void close_chunks() const {
     const uint64_t now = cursor();
     if ((now & 0xffffffffu) != (cursor_ & 0xffffffffu)) return;
-    for (uint64_t chunk = cursor_ >> 32; chunk < now >> 32; ++chunk) folio::chunk_table[chunk] = 0;
+    for (uint64_t chunk = cursor_ >> 32; chunk < now >> 32; ++chunk) {
+      if (folio::chunk_table[chunk] != 0) folio::chunk_table[chunk] = 0;  // else it may be readable only
+    }
   }
   uint64_t cursor() const { return variable<uint64_t>("_ZN5folio13region_cursorE"); }
 

@@ -87,7 +87,7 @@ class ThreadCacheTest : public ::testing::Test {
       EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
       EXPECT_TRUE(check_bin(each)) << "bin " << index(each);
     }
-    for (Slot& slot : closed_slots) EXPECT_EQ(slot, nullptr) << "the closed slots are never written";
+    for (const Slot& slot : closed_slots) EXPECT_EQ(slot, nullptr) << "the closed slots are never written";
     EXPECT_EQ(thread_count(), threads_);
   }
   template <class Body>

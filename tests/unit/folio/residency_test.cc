@@ -75,7 +75,7 @@ bool can_populate() {
   const size_t page = os::page_bytes();
   void* space = os::reserve(page, page);
   unsigned char there = 0;
-  const bool can = os::populate(space, page) && os::residency(space, page, &there);
+  const bool can = os::commit(space, page) && os::populate(space, page) && os::residency(space, page, &there);
   os::unreserve(space, page);
   return can && (there & 1) != 0;
 }

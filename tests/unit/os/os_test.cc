@@ -25,11 +25,13 @@ namespace {
 
 const size_t page = os::page_bytes();
 
-// A reservation that ends with the test.
+// A reservation that ends with the test, all of it committed.
 class Reserved {
  public:
   explicit Reserved(size_t bytes, size_t alignment = page)
-      : at_(static_cast<char*>(os::reserve(bytes, alignment))), bytes_(bytes) {}
+      : at_(static_cast<char*>(os::reserve(bytes, alignment))), bytes_(bytes) {
+    EXPECT_TRUE(os::commit(at_, bytes));
+  }
   ~Reserved() {
     if (at_ != nullptr && !leaked_) munmap(at_, bytes_);
   }
@@ -68,6 +70,18 @@ std::string mapping_flags(const void* address) {
   return "";
 }
 
+// "rw-p" and the like.
+std::string mapping_rights(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t from, to;
+    char rights[8];
+    if (sscanf(line.c_str(), "%lx-%lx %7s", &from, &to, rights) == 3 && at >= from && at < to) return rights;
+  }
+  return "";
+}
+
 TEST(Os, PageBytes) {
   EXPECT_EQ(os::page_bytes(), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   EXPECT_GE(os::page_bytes(), kPageBytesLeast);
@@ -81,6 +95,29 @@ TEST(Os, ReserveAlignsAndZeroes) {
     EXPECT_TRUE(all_zero(space.at(), 3 * page));
     memset(space.at(), 1, 3 * page);
   }
+}
+
+// What limits on data and on commit count, and what mlockall fills.
+TEST(Os, ReservedSpaceIsInaccessibleUntilItIsCommitted) {
+  const Reserved other(page);
+  char* const at = static_cast<char*>(os::reserve(8 * page, page));
+  EXPECT_EQ(mapping_rights(at), "---p");
+  EXPECT_TRUE(os::commit(at + 2 * page, 3 * page));
+  EXPECT_EQ(mapping_rights(at + page), "---p");
+  EXPECT_EQ(mapping_rights(at + 2 * page), "rw-p");
+  EXPECT_EQ(mapping_rights(at + 4 * page), "rw-p");
+  EXPECT_EQ(mapping_rights(at + 5 * page), "---p");
+  at[2 * page] = 1;
+  EXPECT_TRUE(os::commit(at, 8 * page)) << "more, and some of it again";
+  EXPECT_EQ(at[2 * page], 1) << "which stays as it was";
+  EXPECT_TRUE(all_zero(at + 3 * page, 5 * page));
+  EXPECT_TRUE(os::protect(at, page));
+  EXPECT_EQ(mapping_rights(at), "r--p");
+  EXPECT_TRUE(os::unreserve(at, 8 * page));
+  errno = 0;
+  EXPECT_FALSE(os::commit(at + 1, page)) << "no page starts there";
+  EXPECT_FALSE(os::protect(at + 1, page));
+  EXPECT_EQ(errno, 0);
 }
 
 TEST(Os, ReserveTakesNoMoreAddressSpaceThanAsked) {
@@ -115,6 +152,7 @@ TEST(Os, ReserveFailsWithoutATrace) {
 TEST(Os, UnreservedSpaceIsGone) {
   if (!can_peek()) GTEST_SKIP() << kCannotPeek;
   char* const at = static_cast<char*>(os::reserve(2 * page, page));
+  EXPECT_TRUE(os::commit(at, 2 * page));
   char byte;
   EXPECT_TRUE(os::peek(&byte, at, 1));
   EXPECT_TRUE(os::unreserve(at, 2 * page));

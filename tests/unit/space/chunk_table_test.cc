@@ -1,5 +1,9 @@
 #include "space/chunk_table.h"
 
+#include <stdio.h>
+
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "unit/support.h"
@@ -20,6 +24,7 @@ constexpr uintptr_t kNowhere = uintptr_t{0x1230} << 32;
 class Entered {
  public:
   Entered(char* chunk, void* descriptor, unsigned code) : chunk_(chunk) {
+    EXPECT_TRUE(chunk_table_open(chunk, kChunkBytes));
     set_chunk(window_make(chunk), chunk, descriptor, code);
   }
   ~Entered() { set_chunk(window_make(chunk_), chunk_, nullptr, kCodeNone); }
@@ -69,6 +74,31 @@ TEST(ChunkTable, TheFirstAndTheLastChunkHaveEntries) {
   EXPECT_EQ(descriptor_at(address(1)), &low);
   EXPECT_EQ(chunk_code(address(kTop - 1)), kCodes - 1);
   EXPECT_EQ(descriptor_at(address(kTop - 1)), &high);
+}
+
+// A limit on data, or on commit, counts what is writable, and mlockall fills it. Closed before main.
+TEST(ChunkTable, WritableIsOnlyWhatHasEntries) {
+  const auto table = reinterpret_cast<uintptr_t>(chunk_table);
+  const auto count = [&] {
+    std::ifstream maps("/proc/self/maps");
+    size_t steps = 0;
+    for (std::string line; std::getline(maps, line);) {
+      uintptr_t from, to;
+      char rights[8];
+      if (sscanf(line.c_str(), "%lx-%lx %7s", &from, &to, rights) != 3 || rights[1] != 'w') continue;
+      for (uintptr_t at = table; at < table + sizeof chunk_table; at += kTableStepBytes) steps += at >= from && at < to;
+    }
+    return steps;
+  };
+  const size_t before = count();
+  EXPECT_LT(before, 20u) << "of 2048 or 4096";
+  EXPECT_TRUE(chunk_table_open(address(kNowhere * 3), kChunkBytes));
+  EXPECT_EQ(count(), before + 1);
+  EXPECT_TRUE(chunk_table_open(address(kNowhere * 3), kWindowBytes));
+  EXPECT_EQ(count(), before + 1);
+  constexpr uintptr_t kStepSpan = (kTableStepBytes / sizeof chunk_table[0]) << kChunkShift;
+  EXPECT_TRUE(chunk_table_open(address(kNowhere * 3 + kStepSpan - kChunkBytes), 2 * kChunkBytes));
+  EXPECT_EQ(count(), before + 2) << "what lies across two steps opens both";
 }
 
 TEST(ChunkTable, AWindowCoversItsChunks) {

@@ -164,7 +164,9 @@ TEST(Pages, EstimatesThatAreOffTheMarkAreSurvived) {
 // A range whose pages hold 0xa5, or nothing, as `holds` says of each.
 class Range {
  public:
-  explicit Range(size_t pages) : bytes_(pages * page_), at_(static_cast<char*>(os::reserve(bytes_, page_))) {}
+  explicit Range(size_t pages) : bytes_(pages * page_), at_(static_cast<char*>(os::reserve(bytes_, page_))) {
+    EXPECT_TRUE(os::commit(at_, bytes_));
+  }
   ~Range() { os::unreserve(at_, bytes_); }
   Range(const Range&) = delete;
   Range& operator=(const Range&) = delete;
@@ -272,6 +274,7 @@ TEST(ZeroPages, APageThatIsSwappedOutBecomesZeroToo) {
 TEST(Pages, PurgesAreCounted) {
   const size_t page = os::page_bytes();
   auto* const at = static_cast<char*>(os::reserve(4 * page, page));
+  ASSERT_TRUE(os::commit(at, 4 * page));
   memset(at, 3, 4 * page);
   const PageDelta delta;
   EXPECT_TRUE(purge_pages(at, 3 * page));

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "config/size_classes.h"
+#include "os/os.h"
 #include "unit/child.h"
 #include "unit/support.h"
 
@@ -17,6 +18,7 @@ namespace {
 void expect_chunk(char* chunk) {
   ASSERT_NE(chunk, nullptr);
   EXPECT_TRUE(aligned_to(chunk, kChunkBytes));
+  ASSERT_TRUE(os::commit(chunk, kChunkBytes));
   // Zero and writable to its last page.
   for (const size_t at : {size_t{0}, kChunkBytes / 2, kChunkBytes - 4096}) {
     EXPECT_TRUE(all_zero(chunk + at, 4096));
@@ -68,6 +70,27 @@ TEST(Region, ThreadsGetChunksOfTheirOwn) {
     }
   }
   EXPECT_EQ(region_chunks(), carved + kThreads * kChunks);
+}
+
+TEST(Region, AChunkThatIsReturnedServesAgain) {
+  const int result = in_child([] {
+    char* const first = acquire_chunk();
+    char* const second = acquire_chunk();
+    const size_t carved = region_chunks(), reserved = region_bytes();
+    return_chunk(second);
+    if (region_chunks() != carved - 1 || region_bytes() != reserved) return kFailed;
+    if (acquire_chunk() != second) return kFailed;
+    // Not the last one: it leaves a hole.
+    return_chunk(first);
+    char byte;
+    if (region_bytes() != reserved - kChunkBytes || os::peek(&byte, first, 1)) return kFailed;
+    for (unsigned i = 0; i < 100; ++i) {
+      char* const chunk = acquire_chunk();
+      if (chunk == nullptr || chunk == second || !os::commit(chunk, kChunkBytes)) return kFailed;
+    }
+    return kPassed;
+  });
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST(Region, ShortAddressSpaceIsUsedToNearlyItsEnd) {
