@@ -2,11 +2,18 @@
 // Their thread-local storage becomes another thread's, or data of the program's, and neither the child of a fork nor
 // statistics may take it for theirs. And threads that a handler of the program's starts in the child of a fork.
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 #include <atomic>
 #include <set>
@@ -267,6 +274,112 @@ TEST(Statistics, OfTwoThousandThreads) {
   for (pthread_t thread : threads) pthread_join(thread, nullptr);
   pthread_attr_destroy(&attributes);
 }
+
+// From now on process_vm_readv of this process ends so. False if there are no filters here.
+bool filter_peeks(unsigned action) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, action),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(filter), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+constexpr int kNoFilters = 77;
+
+// The exit status of a child that does so; its threads end with it.
+int status_in_child(int (*body)()) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(kChildSeconds);
+    _exit(body());
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Where the kernel must not say what threads hold, statistics know less; nothing else changes, also in a child.
+TEST(Statistics, WhereTheCopyIsRefused) {
+  const int status = status_in_child([] {
+    if (!filter_peeks(SECCOMP_RET_ERRNO | EPERM)) return kNoFilters;
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> busy;
+    for (int t = 0; t < 3; t++) {
+      busy.emplace_back([&stop] {
+        while (!stop) std::thread(allocate_and_free).join();
+      });
+    }
+    int bad = 0;
+    for (int i = 0; i < 300; i++) bad += mallinfo2().uordblks >= size_t{1} << 40;
+    for (int i = 0; i < 20; i++) bad += forks_well() != 0;
+    stop = true;
+    for (std::thread& thread : busy) thread.join();
+    return bad == 0 ? 0 : 1;
+  });
+  if (status == kNoFilters) GTEST_SKIP() << "no filters of system calls here";
+  EXPECT_EQ(status, 0);
+}
+
+#if defined(__x86_64__)
+// The moment between the look at where a thread's tops lie and their copy: the thread ends there, in the ordinary way,
+// and its stack becomes data.
+char* ending_stack;
+pthread_t ending_thread;
+std::atomic<bool> ending_may_end, ending_works, ending_done;
+
+void end_before_the_copy(int, siginfo_t*, void* context) {
+  greg_t* registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  const auto* to = reinterpret_cast<const iovec*>(registers[REG_RSI]);
+  const auto* from = reinterpret_cast<const iovec*>(registers[REG_R10]);
+  greg_t copied = 0;
+  for (greg_t i = 0; i < registers[REG_RDX]; i++) {
+    const auto* start = static_cast<const char*>(from[i].iov_base);
+    if (start >= ending_stack && start < ending_stack + kStackBytes && !ending_done) {
+      ending_may_end = true;
+      pthread_join(ending_thread, nullptr);
+      memset(ending_stack, 0x41, kStackBytes);
+      ending_done = true;
+    }
+    memcpy(to[i].iov_base, from[i].iov_base, to[i].iov_len);
+    copied += static_cast<greg_t>(to[i].iov_len);
+  }
+  registers[REG_RAX] = copied;
+}
+
+int statistics_while_a_thread_ends() {
+  struct sigaction action = {};
+  action.sa_flags = SA_SIGINFO;
+  action.sa_sigaction = end_before_the_copy;
+  sigaction(SIGSYS, &action, nullptr);
+  ending_stack = static_cast<char*>(
+      mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstack(&attributes, ending_stack, kStackBytes);
+  auto main = [](void*) -> void* {
+    allocate_and_free();
+    ending_works = true;
+    while (!ending_may_end) usleep(100);
+    return nullptr;
+  };
+  if (pthread_create(&ending_thread, &attributes, main, nullptr) != 0) return 2;
+  while (!ending_works) usleep(100);
+  int result = 3;
+  std::thread([&] {
+    result = !filter_peeks(SECCOMP_RET_TRAP) ? kNoFilters : mallinfo2().uordblks >= size_t{1} << 40 ? 4 : 0;
+  }).join();
+  return result != 0 || ending_done ? result : 5;
+}
+
+TEST(Statistics, WhenAThreadEndsBeforeItsTopsAreCopied) {
+  const int status = status_in_child(statistics_while_a_thread_ends);
+  if (status == kNoFilters) GTEST_SKIP() << "no filters of system calls here";
+  EXPECT_EQ(status, 0);
+}
+#endif
 
 // ---- A thread that a handler starts in the child ----
 
