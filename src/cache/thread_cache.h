@@ -37,7 +37,6 @@ struct ThreadTops {
 
 // In TLS, each a single object so that the fast path needs one base. `ended` threads have no cache any more.
 enum class Phase : uint8_t { kNew = 0, kCached, kEnded };
-extern Atomic<ThreadCache*> all_thread_caches;
 struct ThreadState {
   ThreadCache* cache;
   Phase phase;
@@ -112,22 +111,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_end(void* value);
 
-// In the child of a fork: hands on what the threads that are gone had cached. `alone`: no other thread runs yet (one may
-// where a handler of the program's has started it).
-void thread_caches_after_fork(bool alone);
-
-// Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's
-// destructor, which the raw system call skips, and which cannot be had for a first malloc in the last round of
-// destructors) serve other threads from now on. What they held is lost. Returns how many there were.
-unsigned thread_caches_find_gone(unsigned looks);
-
-// Threads that have a cache; all caches ever made, for those who look from outside.
-unsigned thread_count();
-ThreadCache* thread_caches_first();
-
-// Adds, for each bin, the objects in the magazines in use of all threads, or of one: estimates for any but the calling
-// thread. A system call for each other thread; where os::peek is refused these count as having none.
-void thread_caches_objects(uint64_t (&objects)[kBins]);
-uint64_t thread_cache_objects(ThreadCache* cache, BinId bin);
+// Of a cache whose thread is gone: its room, and the empty magazines that it had, which may be half changed.
+void thread_cache_forget(ThreadCache& cache);
 
 }  // namespace folio

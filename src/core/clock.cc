@@ -5,7 +5,7 @@
 #include "base/atomic.h"
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "cache/thread_cache.h"
+#include "cache/thread_caches.h"
 #include "config/options.h"
 #include "folio/purge.h"
 #include "os/os.h"

@@ -1,7 +1,7 @@
 #include "core/lifecycle.h"
 
 #include "cache/cpu_cache.h"
-#include "cache/thread_cache.h"
+#include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/clock.h"
 #include "os/os.h"

@@ -4,7 +4,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "cache/thread_cache.h"
+#include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/clock.h"
 #include "folio/bin.h"

@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "cache/thread_cache.h"
+#include "cache/thread_caches.h"
 #include "folio/bin.h"
 #include "folio/residency.h"
 #include "os/os.h"

@@ -354,8 +354,8 @@ int statistics_while_a_thread_ends() {
   action.sa_flags = SA_SIGINFO;
   action.sa_sigaction = end_before_the_copy;
   sigaction(SIGSYS, &action, nullptr);
-  ending_stack = static_cast<char*>(
-      mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ending_stack =
+      static_cast<char*>(mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstack(&attributes, ending_stack, kStackBytes);

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "cache/depot.h"
-#include "unit/explore_at.h"
 #include "unit/cache/magazines.h"
+#include "unit/explore_at.h"
 
 using namespace folio;
 using namespace folio_test;
@@ -23,7 +23,8 @@ TEST(DepotExplore, ATrimEndsWhileOthersPush) {
     push();
     explore_countdown = 7;  // not at each one: a compare_exchange must come through
   };
-  explore_at(1, [] { depot_trim(true); }, again);
+  explore_at(
+      1, [] { depot_trim(true); }, again);
   explore_countdown = 0;
   EXPECT_LE(pushes, kPushesMost) << "it drained what others pushed meanwhile";
   EXPECT_GE(pushes, 10u);

@@ -10,7 +10,7 @@
 #include <random>
 #include <thread>
 
-#include "cache/thread_cache.h"
+#include "cache/thread_caches.h"
 #include "core/lifecycle.h"
 #include "os/os.h"
 #include "space/huge.h"

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "cache/thread_cache.h"
+#include "cache/thread_caches.h"
 #include "core/realloc.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"

@@ -1,0 +1,36 @@
+// All thread caches: those that serve threads, those that wait for one, and how others look into them: the child of a
+// fork, statistics, and who finds threads that are gone without a word.
+//
+// Tops lie in their thread's storage, which may go, or become something else, at any moment; ThreadTops in
+// thread_cache.h says how that is told.
+#pragma once
+
+#include "cache/thread_cache.h"
+
+namespace folio {
+
+extern Atomic<ThreadCache*> all_thread_caches;
+
+// A cache for a thread that comes, a used one if there is one; null if there is no memory. And back, when it has ended.
+ThreadCache* thread_caches_get();
+void thread_caches_put(ThreadCache& cache);
+
+// In the child of a fork: hands on what the threads that are gone had cached. `alone`: no other thread runs yet; one may
+// where a handler of the program's has started it.
+void thread_caches_after_fork(bool alone);
+
+// Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's
+// destructor, which the raw system call skips, and which cannot be had for a first malloc in the last round of
+// destructors) serve other threads from now on. What they held is lost. Returns how many there were.
+unsigned thread_caches_find_gone(unsigned looks);
+
+// Threads that have a cache; all caches ever made, for those who look from outside.
+unsigned thread_count();
+ThreadCache* thread_caches_first();
+
+// Adds, for each bin, the objects in the magazines in use of all threads, or of one: estimates for any but the calling
+// thread. A system call for each other thread; where os::peek is refused these count as having none.
+void thread_caches_objects(uint64_t (&objects)[kBins]);
+uint64_t thread_cache_objects(ThreadCache* cache, BinId bin);
+
+}  // namespace folio

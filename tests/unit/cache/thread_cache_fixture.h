@@ -1,0 +1,79 @@
+// What the tests of thread caches share: malloc and free by their slow halves, and a fixture that starts and ends with
+// nothing cached.
+#pragma once
+
+#include "cache/thread_caches.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "cache/cpu_cache.h"
+#include "cache/depot.h"
+#include "folio/bin.h"
+#include "unit/cache/magazines.h"
+#include "unit/scripted_cpu.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const BinId bin = bin_of(64);
+
+// Malloc and free by their slow halves and the tops, as core/ does it.
+[[maybe_unused]] void* pop(BinId each) {
+  Slot*& top = thread_tops.top[index(each)];
+  if (*top != nullptr) return *top++;
+  bool zero = false;
+  return thread_cache_refill(thread_cache(), each, &zero);
+}
+
+[[maybe_unused]] void push(BinId each, void* object) {
+  Slot*& top = thread_tops.top[index(each)];
+  if (reinterpret_cast<uintptr_t>(top) % kMagazineBytes == 0) {
+    return thread_cache_overflow(thread_cache(), each, object, "test");
+  }
+  *--top = object;
+}
+
+[[maybe_unused]] std::vector<void*> pop_many(BinId each, unsigned n) {
+  std::vector<void*> objects;
+  for (unsigned i = 0; i < n; ++i) objects.push_back(pop(each));
+  return objects;
+}
+
+[[maybe_unused]] void push_all(BinId each, std::vector<void*>& objects) {
+  for (void* object : objects) push(each, object);
+  objects.clear();
+}
+
+// Runs each test on a thread of its own, whose cache ends with it; then nothing may be left anywhere.
+class ThreadCacheTest : public ::testing::Test {
+ protected:
+  ThreadCacheTest() {
+    stay_on_this_cpu();
+    cpu_of_thread = [] { return 0u; };
+  }
+  ~ThreadCacheTest() override {
+    cpu_caches_trim(true);
+    depot_trim(true);
+    for (const BinId each : all_bins()) {
+      EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
+      EXPECT_TRUE(check_bin(each)) << "bin " << index(each);
+    }
+    for (const Slot& slot : closed_slots) EXPECT_EQ(slot, nullptr) << "the closed slots are never written";
+    EXPECT_EQ(thread_count(), threads_);
+  }
+  template <class Body>
+  static void on_thread(Body&& body) {
+    std::thread(std::forward<Body>(body)).join();
+  }
+
+ private:
+  SavedOptions saved_;
+  unsigned threads_ = thread_count();
+};
+
+}  // namespace
