@@ -129,8 +129,8 @@ uint64_t cpu_caches_pin();
 void cpu_caches_spare(bool spare);
 
 // In the child of a fork: sections that were held are emptied, their objects lost. Large objects go back to their
-// fields, also those that were on their way. Nothing of that unless `alone`: a thread that runs already may be inside of
-// one, or have an object on its way; a section that was held stays busy then.
+// fields, also those that were on their way. Nothing of that unless `alone`: a thread that runs already may be inside
+// of one, or have an object on its way; a section that was held stays busy then.
 void cpu_caches_after_fork(bool alone);
 
 // For statistics, read without a section: estimates under load.

@@ -31,8 +31,8 @@ ThreadTops* tops_of(ThreadCache& c) {
 
 enum class Found { kOwned, kGone, kUnknown };
 
-// Copies tops that a cache leads to. kOwned: they were its own at that moment. kGone: its thread is, or they are another
-// thread's by now. `read`: how memory is copied that may be unmapped.
+// Copies tops that a cache leads to. kOwned: they were its own at that moment. kGone: its thread is, or they are
+// another thread's by now. `read`: how memory is copied that may be unmapped.
 template <class Read>
 Found copy_tops(const ThreadCache& c, const ThreadTops* tops, ThreadTops* copy, Read&& read) {
   if (tops == nullptr) return Found::kGone;
