@@ -16,8 +16,9 @@ STACKS = 6 * MIB
 LOST = 48 * KIB
 # What the C library allocates for itself: vectors of thread-local storage, buffers.
 LIBC = 1 * MIB
-# What a bundle or a magazine in the hands of a thread that vanished is worth.
-GROWTH_RSS, GROWTH_MAPS = 4 * MIB, 64
+# What differs from rest to rest anyway: which objects the threads happen to have cached, and so which pages stay.
+NOISE_RSS, NOISE_SHARE, NOISE_MAPS = 6 * MIB, 0.05, 64
+RESTS_LEAST = 8  # for a trend, two in each quarter
 
 
 def process(pid: int) -> dict[str, int]:
@@ -88,10 +89,10 @@ class History:
 
     def trend(self) -> str | None:
         """What has grown that may not."""
-        if len(self.empty) < 4:
+        if len(self.empty) < RESTS_LEAST:
             return None
-        rss = GROWTH_RSS + self.growth("untold") * LOST
-        for name, most in [("rss", rss), ("maps", GROWTH_MAPS), ("fds", 0), ("tasks", 0)]:
+        rss = NOISE_RSS + NOISE_SHARE * self.empty[-1]["rss"] + self.growth("untold") * LOST
+        for name, most in [("rss", rss), ("maps", NOISE_MAPS), ("fds", 0), ("tasks", 0)]:
             if self.growth(name) > most:
                 values = ", ".join(str(figures[name]) for figures in self.empty)
                 return f"growth: {name} has grown by {self.growth(name):.0f} (at most {most:.0f}); at rest it was {values}"
@@ -101,6 +102,6 @@ class History:
         """For the last line."""
         last = self.empty[-1]
         text = f"with everything freed {mib(last['rss'])} resident ({mib(self.base['rss'])} before it began)"
-        if len(self.empty) >= 4:
+        if len(self.empty) >= RESTS_LEAST:
             text += f", growth since the second quarter {mib(self.growth('rss'))}"
         return text + f"; {last['untold']} threads whose end nobody told"

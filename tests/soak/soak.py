@@ -30,8 +30,7 @@ import judge
 from outside import Outside
 
 ROOT = Path(__file__).resolve().parents[2]
-SILENT_S = 60  # without any sign of life
-STUCK_S = 200  # without a step of one of the actors; it may wait 120 s for a child
+PATIENCE_S = 200  # for a step of each of the actors; it may wait 120 s for a child
 SETTLE_S = 30  # for memory to be within its bound, on a machine that is busy with other things
 TICK_S = 0.5
 ACTORS = [*(f"worker {i}" for i in range(8)), "the maker of threads", "the maker of children", "the statistics"]
@@ -69,7 +68,10 @@ class Program:
         self.steps = [0] * len(ACTORS)
         self.moved = [time.monotonic()] * len(ACTORS)
         self.rests = True
+        self.heard = time.monotonic()
+        self.patience = arguments.patience
         self.said: list[str] = []  # on stderr, but for statistics
+        self.misused: float | None = None
         for target in (self.read_lines, self.read_errors):
             threading.Thread(target=target, daemon=True).start()
 
@@ -95,8 +97,15 @@ class Program:
         for i, steps in enumerate(map(int, line.split()[1:])):
             if steps != self.steps[i] or self.rests:
                 self.steps[i], self.moved[i] = steps, now
-            elif now - self.moved[i] > STUCK_S:
-                raise Wrong(f"hang: {ACTORS[i]} has made no step for {STUCK_S} s", self.pid)
+            elif now - self.moved[i] > self.patience:
+                raise Wrong(f"hang: {ACTORS[i]} has made no step for {self.patience:g} s", self.pid)
+
+    def look_at_errors(self) -> None:
+        """After a line of Folio's about a misuse comes an abort, which tells where; if not, the line is all there is."""
+        if any(line.startswith("folio: ") for line in self.said):
+            self.misused = self.misused or time.monotonic()
+            if time.monotonic() - self.misused > 5:
+                raise Wrong(f"Folio said: {self.said[0]}", self.pid)
 
     def next_line(self, seconds: float) -> str | None:
         """The next line that is no beat, or None after so long."""
@@ -106,11 +115,14 @@ class Program:
             try:
                 line = self.lines.get(timeout=max(0.01, min(end - time.monotonic(), 1)))
             except queue.Empty:
+                if time.monotonic() - self.heard > self.patience:
+                    raise Wrong(f"hang: no sign of life for {self.patience:g} s", self.pid) from None
                 if time.monotonic() >= end:
                     return None
                 continue
             if line is None:
                 raise self.ended()
+            self.heard = time.monotonic()
             if line.startswith("beat"):
                 self.beat(line)
             elif match := re.match(r"FAILED pid (\d+) tid (\d+): (.*)", line):
@@ -123,17 +135,6 @@ class Program:
             if time.monotonic() >= end:
                 return None
 
-    def look_at_errors(self) -> None:
-        wrong = next((line for line in self.said if line.startswith("folio: ")), None)
-        if wrong:
-            # An abort follows, which says where.
-            for _ in range(20):
-                time.sleep(0.1)
-                if self.lines.qsize() and any(str(line).startswith("FAILED") for line in list(self.lines.queue)):
-                    return self.said.clear() or self.said.append(wrong.replace("folio:", "Folio said:"))
-            raise Wrong(f"Folio said: {wrong}", self.pid)
-        return None
-
     def ask(self, command: str, answer: str) -> dict[str, int]:
         """Sends a command; the figures of its answer."""
         try:
@@ -141,15 +142,12 @@ class Program:
             self.process.stdin.flush()
         except BrokenPipeError:
             raise self.ended() from None
-        line = self.next_line(STUCK_S)
+        line = self.next_line(self.patience)
         if line is None:
-            raise Wrong(f'hang: no "{answer}" within {STUCK_S} s: {self.stuck()}', self.pid)
+            raise Wrong(f'hang: no "{answer}" within {self.patience:g} s: the threads do not rest, or go on', self.pid)
         if not line.startswith(answer):
             raise Wrong(f"the program said {line!r}")
         return fields(line)
-
-    def stuck(self) -> str:
-        return "the threads do not come to rest" if self.rests else "the threads do not go on"
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -166,7 +164,7 @@ def stacks_of(pid: int) -> str:
 
 
 def stacks(wrong: Wrong, file: Path) -> str:
-    """Writes the stacks of the process to `file`; returns that of the thread which saw it, or that of a child which hangs."""
+    """Writes the stacks of the process to `file`; returns that of the thread which saw it, or of a child."""
     if wrong.pid is None or shutil.which("gdb") is None:
         return ""
     child = re.match(r"hang: pid (\d+)", str(wrong))
@@ -226,16 +224,10 @@ class Soak:
 
     def burst(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        silent = time.monotonic()
         while time.monotonic() < end:
-            before = list(self.program.steps)
             line = self.program.next_line(1)
             if line:
                 raise Wrong(f"the program said {line!r}")
-            if self.program.steps != before:
-                silent = time.monotonic()
-            if time.monotonic() - silent > SILENT_S:
-                raise Wrong(f"hang: no sign of life for {SILENT_S} s", self.program.pid)
             if self.outside and self.outside.wrong:
                 raise Wrong(self.outside.wrong, self.program.pid)
 
@@ -275,6 +267,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folio", type=Path, default=ROOT / "build/venv-tools/bin/folio", help="the folio command")
     parser.add_argument("--options", action="append", default=[], metavar="KEY:VALUE", help="of Folio's")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build/soak", help="where stacks are written")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="SECONDS", help="before it is a hang")
     parser.add_argument("--sabotage", choices="wlh", help="does something wrong, which must be found")
     arguments = parser.parse_args()
     arguments.seconds = arguments.seconds or arguments.minutes * 60

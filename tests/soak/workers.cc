@@ -32,7 +32,7 @@ class Worker {
 
   void step() {
     if (steps_++ % kMoodSteps == 0) mood_ = static_cast<Mood>(random_.below(4));
-    const bool big = random_.one_in(200);
+    const bool big = random_.one_in(300);
     Slot& slot = big ? table_.big[random_.below(kBigSlots)] : table_.small[random_.below(kSmallSlots)];
     if (slot.there.load(std::memory_order_relaxed)) {
       change(slot, big);
@@ -40,7 +40,7 @@ class Worker {
       put(slot, make(random_, size(big), count_));
     }
     if (steps_ % 8 == 0 || mood_ == Mood::kExchange) take_in();
-    if (settings.sabotage != 0 && number_ == 3 && steps_ > 100000) sabotage(slot);
+    if (settings.sabotage != 0 && number_ == 3 && steps_ > 3000) sabotage(slot);
   }
 
   void drain(bool everything) {
