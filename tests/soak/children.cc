@@ -24,7 +24,8 @@ Count& charged() { return counts[kParent]; }
 void make_and_free(Random& random, size_t rounds) {
   Object objects[64];
   for (size_t round = 0; round < rounds; ++round) {
-    for (Object& o : objects) o = make(random, random.one_in(64) ? big_size(random) / 4 + 1 : small_size(random), charged());
+    for (Object& o : objects)
+      o = make(random, random.one_in(64) ? big_size(random) / 4 + 1 : small_size(random), charged());
     for (Object& o : objects) {
       if (random.one_in(8)) resize(o, small_size(random), charged());
     }

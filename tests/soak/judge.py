@@ -45,7 +45,7 @@ def parts(figures: dict[str, int]) -> str:
 
 
 def bound(figures: dict[str, int], base: dict[str, int]) -> str | None:
-    """What is wrong with resident memory two ticks after the last call. Then CPU caches, depot and dirty memory are gone."""
+    """What is wrong with resident memory two ticks after the last call, when CPU caches, depot and dirty pages are gone."""
     threads, resident = figures["threads"], figures["resident"]
     caches = 2 * (threads * THREAD_CACHE + THREAD_CACHE_POOL * max(1, -(-resident // (128 * MIB))))
     held = max(figures["live_held"], 0)
@@ -67,7 +67,9 @@ def exact(figures: dict[str, int]) -> str | None:
     lost = figures["untold"] * LOST
     if held <= told <= held + LIBC + lost:
         return None
-    return f"statistics: {told} bytes are live, they say; the program holds {held}, and at most {LIBC + lost} are others'"
+    return (
+        f"statistics: {told} bytes are live, they say; the program holds {held}, and at most {LIBC + lost} are others'"
+    )
 
 
 @dataclass
@@ -95,7 +97,9 @@ class History:
         for name, most in [("rss", rss), ("maps", NOISE_MAPS), ("fds", 0), ("tasks", 0)]:
             if self.growth(name) > most:
                 values = ", ".join(str(figures[name]) for figures in self.empty)
-                return f"growth: {name} has grown by {self.growth(name):.0f} (at most {most:.0f}); at rest it was {values}"
+                return (
+                    f"growth: {name} has grown by {self.growth(name):.0f} (at most {most:.0f}); at rest it was {values}"
+                )
         return None
 
     def summary(self) -> str:

@@ -51,8 +51,10 @@ void fill(const Object& object) {
   while (byte + 1 < o.size && byte < at + 7 && o.at[byte] == static_cast<char>(expected >> (byte - at) * 8)) ++byte;
   uint64_t found = 0;
   memcpy(&found, o.at + at, o.size - at < 8 ? o.size - at : 8);
-  fail("contents: %s, the object at %p of %zu bytes (usable %zu) has changed at byte %zu: the word there is %016lx, not %016lx",
-       when, static_cast<void*>(o.at), o.size, malloc_usable_size(o.at), byte, found, expected);
+  fail(
+      "contents: %s, the object at %p of %zu bytes (usable %zu) has changed at byte %zu: the word there is %016lx, not "
+      "%016lx",
+      when, static_cast<void*>(o.at), o.size, malloc_usable_size(o.at), byte, found, expected);
 }
 
 void verify_below(const Object& object, size_t most, const char* when) {
@@ -117,7 +119,11 @@ size_t small_size(Random& random) {
 
 size_t big_size(Random& random) {
   const size_t kind = random.below(1000);
-  const size_t most = kind < 600 ? 256 << 10 : kind < 900 ? 2 << 20 : kind < 985 ? 8 << 20 : kind < 997 ? 24 << 20 : 64 << 20;
+  const size_t most = kind < 600   ? 256 << 10
+                      : kind < 900 ? 2 << 20
+                      : kind < 985 ? 8 << 20
+                      : kind < 997 ? 24 << 20
+                                   : 64 << 20;
   const size_t size = kSmallMost + 1 + random.below(most - kSmallMost);
   return settings.with[kHuge] || size <= size_t{8} << 20 ? size : size >> 3;
 }

@@ -16,7 +16,7 @@ struct Object {
   uint32_t alignment_log;
 };
 
-inline constexpr size_t kSmallMost = 32 << 10;  // what workers keep in their table of small objects
+inline constexpr size_t kSmallMost = 32 << 10;   // what workers keep in their table of small objects
 inline constexpr size_t kWholeMost = 256 << 10;  // of larger objects only some pages are written and read
 
 size_t small_size(Random& random);

@@ -219,7 +219,12 @@ int main(int argc, char** argv) {
   static unsigned numbers[kWorkers];
   for (unsigned i = 0; i < kWorkers; ++i) {
     numbers[i] = i;
-    start([](void* number) -> void* { work(*static_cast<unsigned*>(number)); return nullptr; }, &numbers[i]);
+    start(
+        [](void* number) -> void* {
+          work(*static_cast<unsigned*>(number));
+          return nullptr;
+        },
+        &numbers[i]);
   }
   start(act_thread<churn>, nullptr);
   start(act_thread<make_children>, nullptr);

@@ -31,8 +31,8 @@ enum Hazard : unsigned {
   kHazards
 };
 inline constexpr const char* kHazardNames[kHazards] = {
-    "raw-exit", "late-exit", "destructors", "user-stacks", "cancel",     "detached", "fork", "fork-threads",
-    "raw-fork", "vfork",     "vfork-malloc", "statistics", "collect", "huge"};
+    "raw-exit",     "late-exit", "destructors", "user-stacks",  "cancel",     "detached", "fork",
+    "fork-threads", "raw-fork",  "vfork",       "vfork-malloc", "statistics", "collect",  "huge"};
 
 struct Settings {
   uint64_t seed = 1;

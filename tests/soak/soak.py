@@ -101,7 +101,7 @@ class Program:
                 raise Wrong(f"hang: {ACTORS[i]} has made no step for {self.patience:g} s", self.pid)
 
     def look_at_errors(self) -> None:
-        """After a line of Folio's about a misuse comes an abort, which tells where; if not, the line is all there is."""
+        """After a line of Folio's about a misuse comes an abort, which tells where; if not, the line is all."""
         if any(line.startswith("folio: ") for line in self.said):
             self.misused = self.misused or time.monotonic()
             if time.monotonic() - self.misused > 5:
@@ -196,7 +196,9 @@ class Soak:
     def say(self, figures: dict[str, int]) -> None:
         steps = self.program.steps
         told = f"{self.seconds:5.0f} s  {sum(steps[:8]) / 1e6:.1f} M steps, {steps[8]} threads, {steps[9]} children, "
-        told += f"{steps[10]} questions, {self.outside.looks if self.outside else 0} looks; at rest {judge.parts(figures)}"
+        told += (
+            f"{steps[10]} questions, {self.outside.looks if self.outside else 0} looks; at rest {judge.parts(figures)}"
+        )
         print(told, flush=True)
 
     def rest(self, everything: bool) -> None:

@@ -102,8 +102,8 @@ class Worker {
   void take_in() {
     Object object;
     for (unsigned i = 0; i < 4 && receive(number_, object); ++i) {
-      Slot& slot = object.size > kSmallMost ? table_.big[random_.below(kBigSlots)]
-                                            : table_.small[random_.below(kSmallSlots)];
+      Slot& slot =
+          object.size > kSmallMost ? table_.big[random_.below(kBigSlots)] : table_.small[random_.below(kSmallSlots)];
       const bool room = table_.held + object.size <= settings.worker_bytes;
       if (room && random_.one_in(2) && !slot.there.load(std::memory_order_relaxed)) {
         verify(object);
