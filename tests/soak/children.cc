@@ -62,6 +62,7 @@ void look_or_free(Random& random, const Object& object) {
     mallinfo2();
     malloc_trim(0);
   }
+  while (failing.load()) pause_us(1000000);
   // Without the libc's handlers its locks may be held by threads that are not there.
   if (handlers && random.one_in(4)) exit(0);
   _exit(0);

@@ -45,7 +45,7 @@ def parts(figures: dict[str, int]) -> str:
 
 
 def bound(figures: dict[str, int], base: dict[str, int]) -> str | None:
-    """What is wrong with resident memory two ticks after the last call, when CPU caches, depot and dirty pages are gone."""
+    """What is wrong with resident memory two ticks after the last call: CPU caches, depot and dirty pages are gone."""
     threads, resident = figures["threads"], figures["resident"]
     caches = 2 * (threads * THREAD_CACHE + THREAD_CACHE_POOL * max(1, -(-resident // (128 * MIB))))
     held = max(figures["live_held"], 0)

@@ -1,4 +1,4 @@
-// The program of the soak: eight workers, threads that come and go, children, a ninth thread that asks for statistics.
+// The program of the soak: eight workers, threads that come and go, children, a ninth thread that asks for figures.
 // tests/soak/soak.py starts it with the library preloaded, judges what it tells, and ends it. By itself it needs nothing
 // but a library, or none.
 //
@@ -38,6 +38,7 @@ Count counts[kActors];
 std::atomic<uint64_t> untold_ends{0};
 std::atomic<unsigned> wanted{kRest};
 std::atomic<unsigned> resting{0};
+std::atomic<bool> failing{false};
 
 namespace {
 
@@ -64,6 +65,7 @@ void tell(const char* format, ...) {
 }
 
 void fail(const char* format, ...) {
+  failing.store(true);
   char line[600];
   int length = snprintf(line, sizeof line, "FAILED pid %d tid %d: ", getpid(), gettid());
   va_list arguments;
@@ -101,6 +103,7 @@ void rest(void (*drain)(unsigned worker, bool everything), unsigned worker) {
 namespace {
 
 void crashed(int signal, siginfo_t* info, void*) {
+  if (signal == SIGABRT) fail("crash: aborted");
   fail("crash: signal %d (%s) at address %p", signal, sigabbrev_np(signal), info->si_addr);
 }
 

@@ -61,6 +61,7 @@ class Random {
 
 // One line about it to the driver, which looks at the stacks of this process and ends it.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...);
+extern std::atomic<bool> failing;  // a thread of this process is in there: the process must stay
 // A line to the driver, whole or not at all.
 __attribute__((format(printf, 1, 2))) void tell(const char* format, ...);
 

@@ -158,7 +158,8 @@ class Program:
 def stacks_of(pid: int) -> str:
     command = ["gdb", "-nx", "-batch", "-p", str(pid), "-ex", "set pagination off", "-ex", "thread apply all bt 30"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120).stdout
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
+        return done.stdout + done.stderr
     except subprocess.TimeoutExpired:
         return f"gdb has not ended with process {pid}\n"
 

@@ -1,5 +1,5 @@
-// The ninth thread: asks for statistics all the time, checks that what it is told is possible, and gives memory back now
-// and then.
+// The ninth thread: asks for statistics all the time, checks that what it is told is possible, and gives memory back
+// now and then.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <stdio.h>
