@@ -50,6 +50,7 @@ void few_objects(Random& random, bool may_send) {
 }
 
 struct Round {
+  uint64_t seed;
   unsigned number;
   bool late;
 };
@@ -59,7 +60,7 @@ thread_local Round round_of_thread;
 void destructor(void*) {
   Round& round = round_of_thread;
   const bool last = ++round.number == PTHREAD_DESTRUCTOR_ITERATIONS;
-  Random random(reinterpret_cast<uintptr_t>(&round), static_cast<uint64_t>(gettid()) + round.number);
+  Random random(round.seed, round.number);
   if (!last) pthread_setspecific(key, &round);
   if (last || !round.late) few_objects(random, !round.late);
 }
@@ -95,7 +96,7 @@ void* be_guest(void* argument) {
   const End end = guest.end;
   Random random(guest.seed, 3);
   if (end == End::kLateDestructor) {
-    round_of_thread = {0, true};
+    round_of_thread = {guest.seed, 0, true};
     pthread_setspecific(key, &round_of_thread);
     untold_ends.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
@@ -104,7 +105,7 @@ void* be_guest(void* argument) {
   if (random.one_in(4)) pause_us(static_cast<unsigned>(random.below(3000)));
   if (settings.with[kFork] && settings.with[kForkThreads] && random.one_in(256)) make_child(random);
   if (end == End::kDestructors) {
-    round_of_thread = {0, false};
+    round_of_thread = {guest.seed, 0, false};
     pthread_setspecific(key, &round_of_thread);
   } else if (end == End::kPthreadExit) {
     exit_from_within(random, 1 + static_cast<unsigned>(random.below(3)));

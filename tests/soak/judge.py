@@ -10,6 +10,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 # The options as they come: what each thread may cache, what busy ones may beyond that.
 THREAD_CACHE, THREAD_CACHE_POOL = 32 * KIB, 8 * MIB
+# What the statistics may still call dirty: pages that came ahead, and what is being purged.
+DIRTY = 8 * MIB
 # Stacks that the libc keeps for threads to come, and what these touch of them.
 STACKS = 6 * MIB
 # Of a thread whose end nobody tells: what it had cached stays with it.
@@ -51,6 +53,8 @@ def bound(figures: dict[str, int], base: dict[str, int]) -> str | None:
     held = max(figures["live_held"], 0)
     lost = figures["untold"] * LOST
     most = base["rss"] + held + caches + figures["fragmented"] + figures["metadata"] + lost + STACKS + LIBC
+    if figures["dirty"] > DIRTY:
+        return f"bound: {mib(figures['dirty'])} are dirty, the statistics say"
     if figures["rss"] <= most:
         return None
     return (

@@ -10,7 +10,7 @@
 //   e   the same, and everything is freed             the same
 //   s   statistics                                    "stats live=... cached=... ..."
 //   g   all go on                                     "going"
-//   q   the end
+//   q   exit, with all threads at work
 //
 // Every second: "beat COUNT...", the steps of each actor. At a failure: "FAILED pid PID tid TID: what", after which the
 // process waits for somebody to look at its stacks.
@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -151,7 +152,8 @@ void tell_stats() {
     pollfd input{0, POLLIN, 0};
     if (poll(&input, 1, 1000) > 0) {
       char command = 'q';
-      if (read(0, &command, 1) != 1 || command == 'q') _exit(0);
+      if (read(0, &command, 1) != 1) _exit(1);
+      if (command == 'q') exit(0);  // in the middle of it all
       if (command == 'r' || command == 'e') come_to_rest(command == 'e');
       if (command == 's') tell_stats();
       if (command == 'g') {
@@ -211,6 +213,9 @@ void start(void* (*run)(void*), void* argument) {
 int main(int argc, char** argv) {
   using namespace soak;
   read_settings(argc, argv);
+  // What looks at it from outside, which may be no ancestor, shall come to its turn.
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+  if (nice(5) < 0) tell("nice: %s\n", strerror(errno));
   // Nobody can hang unseen: what goes wrong is told, and the process waits to be looked at.
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP}) {
     struct sigaction action = {};

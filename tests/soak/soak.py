@@ -149,6 +149,18 @@ class Program:
             raise Wrong(f"the program said {line!r}")
         return fields(line)
 
+    def end(self) -> None:
+        """By exit, in the middle of a burst."""
+        self.next_line(0.3)
+        self.process.stdin.write("q")
+        self.process.stdin.flush()
+        try:
+            status = self.process.wait(self.patience)
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"hang: exit has not ended the process within {self.patience:g} s", self.pid) from None
+        if status != 0:
+            raise Wrong(f"crash: exit has ended with status {status}, not 0")
+
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
@@ -255,8 +267,7 @@ class Soak:
         wrong = self.history.trend() if self.on_folio() else None
         if wrong:
             raise Wrong(wrong, program.pid)
-        program.process.stdin.write("q")
-        program.process.stdin.flush()
+        program.end()
 
 
 def parse() -> argparse.Namespace:
