@@ -14,8 +14,8 @@ THREAD_CACHE, THREAD_CACHE_POOL = 32 * KIB, 8 * MIB
 DIRTY = 8 * MIB
 # Stacks that the libc keeps for threads to come, and what these touch of them.
 STACKS = 6 * MIB
-# Of a thread whose end nobody tells: what it had cached stays with it.
-LOST = 48 * KIB
+# Of a thread whose end nobody tells: its cache stays (docs/limits.md#metadata), and what it had cached pins pages.
+LOST = 24 * KIB
 # What the C library allocates for itself: vectors of thread-local storage, buffers.
 LIBC = 1 * MIB
 # What differs from rest to rest anyway: which objects the threads happen to have cached, and so which pages stay.

@@ -129,7 +129,8 @@ class Program:
                 time.sleep(0.5)  # for what others say
                 raise Wrong(match[3] + "".join(f"; {said}" for said in self.said[:3]), int(match[1]), int(match[2]))
             elif line.startswith("unknown"):
-                sys.exit(line)
+                print(f"{line} outside", file=sys.stderr)
+                sys.exit(2)
             else:
                 return line
             if time.monotonic() >= end:
@@ -185,6 +186,8 @@ def stacks(wrong: Wrong, file: Path) -> str:
     file.write_text(text)
     thread = r"\d+" if child else wrong.tid
     shown = re.search(rf"^Thread \d+ \([^\n]*(?:LWP )?{thread}\b.*?(?=^Thread |\Z)", text, re.M | re.S)
+    if "No such process" in text:
+        return f"process {wrong.pid} has ended before its stacks could be read\n"
     # Without how it told of it.
     return re.sub(r"^#\d+ .*?(?:nanosleep|pause_us|soak::fail|crashed) .*\n", "", shown[0], flags=re.M) if shown else ""
 
