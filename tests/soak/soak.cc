@@ -1,6 +1,6 @@
 // The program of the soak: eight workers, threads that come and go, children, a ninth thread that asks for figures.
-// tests/soak/soak.py starts it with the library preloaded, judges what it tells, and ends it. By itself it needs nothing
-// but a library, or none.
+// tests/soak/soak.py starts it with the library preloaded, judges what it tells, and ends it. By itself it needs no
+// library.
 //
 //   soak --seed N --worker-mib N --without NAME,... --sabotage w|l|h
 //
