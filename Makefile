@@ -4,6 +4,7 @@ JOBS ?= 2
 PREFIX ?= /usr/local
 PROG ?=
 COMPARE ?=
+SOAK ?=
 CTEST ?= --progress
 TRY_NEXT = make try PROG="COMMAND ..."  (the same for a program of yours)
 
@@ -21,6 +22,7 @@ help:
 	@echo "make bench            the benchmarks, beside other allocators, in ten minutes; BENCH=--full: all of them"
 	@echo "make compare PROG='...'  the same for a program of yours: all peers, intervals, HTML"
 	@echo "make sanitize         unit, stress and model tests under ThreadSanitizer, then AddressSanitizer and UBSan"
+	@echo "make soak             everything at once on Folio, checked, for a minute; SOAK='--minutes 10': longer"
 	@echo "make clang            builds with clang, warnings as errors; unit tests"
 	@echo "make fuzz             the fuzz targets, some seconds each"
 	@echo "make cross            unit tests for aarch64, under qemu"
@@ -56,6 +58,10 @@ install: build
 	@cmake --install build --prefix '$(PREFIX)' > build/install.log
 	@echo "installed under $(PREFIX); the list of files: build/install.log"
 
+soak: bootstrap-test
+	@tools/preset.sh default soak
+	@python3 tests/soak/soak.py $(SOAK)
+
 sanitize: tsan asan
 
 tsan asan clang fuzz cross musl: %: bootstrap-%
@@ -87,5 +93,5 @@ clean:
 	rm -rf build build-*
 
 .NOTPARALLEL:
-.PHONY: help build tools try test bench peers compare install sanitize tsan asan clang fuzz cross musl
+.PHONY: help build tools try test bench peers compare install soak sanitize tsan asan clang fuzz cross musl
 .PHONY: check check-house check-tidy check-shell format clean
