@@ -563,18 +563,18 @@ void visit_dirty(Visit&& visit) {
 
 size_t large_purge(bool all, size_t most_bytes) {
   size_t purged = 0;
-  const Field* refused = nullptr;  // by the kernel: its pages may be locked, and so no more of it is tried
+  constexpr unsigned kRefusedMost = 64;  // in a row, by the kernel: then all may be locked
+  unsigned refused = 0;
   visit_dirty([&](Field& f, unsigned w, uint64_t free) {
-    if (purged >= most_bytes) return false;
-    if (&f == refused) return true;
+    if (purged >= most_bytes || refused == kRefusedMost) return false;
     if (!all) free &= f.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten a purge
     // Not more than what is left of `most_bytes`, but at least one call's worth.
     const size_t left = most_bytes - purged < kPurgeRunBytes ? kPurgeRunBytes : most_bytes - purged;
     const auto most = static_cast<unsigned>(left >> kGranuleShift < 64 ? left >> kGranuleShift : 64);
     free = lowest_bits(free, most - most % granules_a_page());
-    const uint64_t refusals = purge_refusals();
-    if (free != 0) purged += purge_word(f, w, free);
-    if (purge_refusals() != refusals) refused = &f;
+    const size_t gone = free == 0 ? 0 : purge_word(f, w, free);
+    if (free != 0) refused = gone == 0 ? refused + 1 : 0;
+    purged += gone;
     return true;
   });
   return purged;

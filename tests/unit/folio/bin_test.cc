@@ -8,8 +8,10 @@
 
 #include "folio/purge.h"
 #include "os/os.h"
+#include "space/metadata.h"
 #include "space/region.h"
 #include "unit/cache/magazines.h"
+#include "unit/child.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -310,6 +312,84 @@ void lose_all_hints(BinId bin) {
     }
     return true;
   });
+}
+
+// ---- Where the kernel gives no more memory ----
+
+// What would pass with nothing to show if the body never ran.
+template <class Body>
+void expect_passes(Body&& body) {
+  const int result = in_child(body);
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST(Bin, WithoutMemoryNothingIsTakenAndNothingIsLost) {
+  expect_passes([] {
+    void* object = nullptr;
+    const BinId used = bin_of(48), unused = bin_of(7000);
+    if (take_objects(used, &object, 1) != 1) return kFailed;
+    if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
+    // Of a chunk that is open: what is committed still serves.
+    void* objects[kFolioObjects];
+    size_t count = 0;
+    for (unsigned got; (got = take_objects(used, objects, kFolioObjects)) != 0; count += got) {
+      for (unsigned i = 0; i < got; ++i) memset(objects[i], 1, 48);
+    }
+    if (count < 64 * kKiB / 48 - 64 || count > 128 * kKiB / 48) return kFailed;
+    give_objects(used, &object, 1, "test");
+    if (take_objects(used, &object, 1) != 1) return kFailed;
+    // Of a bin that has none: each call leaves all as it was.
+    const size_t reserved = region_bytes(), chunks = region_chunks(), metadata = metadata_bytes();
+    size_t later = 0;
+    for (unsigned i = 0; i < 1000; ++i) {
+      if (take_objects(unused, &object, 1) != 0 || take_objects(used, &object, 1) != 0) return kFailed;
+      if (i == 0) later = metadata_bytes();
+    }
+    if (region_bytes() != reserved || region_chunks() > chunks + 1) return kFailed;
+    return metadata_bytes() == later && later - metadata < 64 * kKiB && check_bin(used) ? kPassed : kFailed;
+  });
+}
+
+// The limit that counts what is writable, as small as it can be.
+TEST(Bin, MetadataThatRunsOutCostsNoAddressSpace) {
+  expect_passes([] {
+    while (metadata_alloc(kKiB) != nullptr && metadata_bytes() < kMiB) {
+    }
+    if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
+    while (metadata_alloc(64) != nullptr) {
+    }
+    const size_t reserved = region_bytes(), chunks = region_chunks();
+    void* object = nullptr;
+    for (unsigned i = 0; i < 1000; ++i) {
+      if (take_objects(bin_of(300), &object, 1) != 0) return kFailed;
+    }
+    return region_bytes() <= reserved + 64 * kMiB && region_chunks() == chunks ? kPassed : kFailed;
+  });
+}
+
+// Steps grow, and from the fifth chunk on all of one is committed at once, so that mappings merge.
+TEST(Bin, FewCallsCommitAChunk) {
+  EXPECT_EQ(in_child([] {
+              const BinId bin = bin_of(1000);
+              unsigned steps = 0, chunks = 0;
+              Descriptor* before = nullptr;
+              uint16_t committed = 0;
+              for (unsigned i = 0; i < 6 * info_of(bin).objects; ++i) {
+                void* object = nullptr;
+                if (take_objects(bin, &object, 1) != 1) return kFailed;
+                Descriptor* const d = place_of(object).descriptor;
+                const uint16_t now = d->committed.load(order::relaxed);
+                if (d == before && now == committed) continue;
+                chunks += d != before;
+                steps += chunks < 5;
+                if (chunks >= 5 && now != kChunkBytes / kPageBytesLeast) return kFailed;
+                before = d;
+                committed = now;
+              }
+              return chunks == 6 && steps <= 4 * 6 && check_bin(bin) ? kPassed : kFailed;
+            }),
+            kPassed);
 }
 
 TEST(Bin, LostHintsAreMendedBeforeLong) {
