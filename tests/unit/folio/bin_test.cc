@@ -324,47 +324,58 @@ void expect_passes(Body&& body) {
   EXPECT_EQ(result, kPassed);
 }
 
+size_t take_all(BinId bin) {
+  void* objects[kFolioObjects];
+  size_t count = 0;
+  for (unsigned got; (got = take_objects(bin, objects, kFolioObjects)) != 0; count += got) {
+    for (unsigned i = 0; i < got; ++i) memset(objects[i], 1, info_of(bin).size);
+  }
+  return count;
+}
+
 TEST(Bin, WithoutMemoryNothingIsTakenAndNothingIsLost) {
   expect_passes([] {
     void* object = nullptr;
-    const BinId used = bin_of(48), unused = bin_of(7000);
-    if (take_objects(used, &object, 1) != 1) return kFailed;
+    const BinId bin = bin_of(48);
+    if (take_objects(bin, &object, 1) != 1) return kFailed;
     if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
-    // Of a chunk that is open: what is committed still serves.
-    void* objects[kFolioObjects];
-    size_t count = 0;
-    for (unsigned got; (got = take_objects(used, objects, kFolioObjects)) != 0; count += got) {
-      for (unsigned i = 0; i < got; ++i) memset(objects[i], 1, 48);
-    }
-    if (count < 64 * kKiB / 48 - 64 || count > 128 * kKiB / 48) return kFailed;
-    give_objects(used, &object, 1, "test");
-    if (take_objects(used, &object, 1) != 1) return kFailed;
-    // Of a bin that has none: each call leaves all as it was.
+    // What is committed still serves, and what is given back to it.
+    take_all(bin);
+    give_objects(bin, &object, 1, "test");
+    if (take_all(bin) != 1) return kFailed;
     const size_t reserved = region_bytes(), chunks = region_chunks(), metadata = metadata_bytes();
-    size_t later = 0;
     for (unsigned i = 0; i < 1000; ++i) {
-      if (take_objects(unused, &object, 1) != 0 || take_objects(used, &object, 1) != 0) return kFailed;
-      if (i == 0) later = metadata_bytes();
+      if (take_objects(bin, &object, 1) != 0) return kFailed;
     }
-    if (region_bytes() != reserved || region_chunks() > chunks + 1) return kFailed;
-    return metadata_bytes() == later && later - metadata < 64 * kKiB && check_bin(used) ? kPassed : kFailed;
+    const bool same = region_bytes() == reserved && region_chunks() == chunks && metadata_bytes() == metadata;
+    return same && check_bin(bin) ? kPassed : kFailed;
   });
 }
 
-// The limit that counts what is writable, as small as it can be.
+// Fills all chunks that the bin has, and one more.
+void fill_chunks(BinId bin) {
+  const size_t chunks = region_chunks();
+  void* object = nullptr;
+  while (region_chunks() == chunks && take_objects(bin, &object, 1) == 1) {
+  }
+  for (unsigned i = 1; i < info_of(bin).objects; ++i) take_objects(bin, &object, 1);
+}
+
+// Each failing malloc once took a chunk's address space for good.
 TEST(Bin, MetadataThatRunsOutCostsNoAddressSpace) {
   expect_passes([] {
-    while (metadata_alloc(kKiB) != nullptr && metadata_bytes() < kMiB) {
-    }
+    const BinId bin = bin_of(30 * kKiB);
+    fill_chunks(bin);
     if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
     while (metadata_alloc(64) != nullptr) {
     }
-    const size_t reserved = region_bytes(), chunks = region_chunks();
     void* object = nullptr;
+    if (take_objects(bin, &object, 1) != 0) return kFailed;
+    const size_t reserved = region_bytes(), chunks = region_chunks();
     for (unsigned i = 0; i < 1000; ++i) {
-      if (take_objects(bin_of(300), &object, 1) != 0) return kFailed;
+      if (take_objects(bin, &object, 1) != 0) return kFailed;
     }
-    return region_bytes() <= reserved + 64 * kMiB && region_chunks() == chunks ? kPassed : kFailed;
+    return region_bytes() == reserved && region_chunks() == chunks ? kPassed : kFailed;
   });
 }
 
