@@ -112,7 +112,8 @@ class Data(Case):
 
     def test_charge(self) -> None:
         """At most 8 MiB more than on glibc."""
-        for command in (("/bin/cat", "/proc/self/maps"), (sys.executable, "-c", "print(open('/proc/self/maps').read())")):
+        script = "print(open('/proc/self/maps').read())"
+        for command in (("/bin/cat", "/proc/self/maps"), (sys.executable, "-c", script)):
             with self.subTest(command=command):
                 plain, ours = (charged(self.run_well(*command, preload=preload)) for preload in (False, True))
                 self.assertLess(ours, plain + 8 * MIB)
