@@ -84,8 +84,8 @@ function(folio_shared_library name output)
 endfunction()
 
 # Two files are others in the shared library. In it alone, operator new looks for a C++ library that came late: a static
-# link has none, and would warn of dlopen. And in shared libraries the chunk table is readable only from the start, which
-# glibc's loader can do; musl's knows writable zero-filled data only, as the kernel does for programs.
+# link has none, and would warn of dlopen. And in shared libraries the chunk table is readable only from the start;
+# glibc's loader can do that, musl's knows writable zero-filled data only, as the kernel does for programs.
 check_symbol_exists(__GLIBC__ stdlib.h FOLIO_GLIBC)
 set(folio_shared_files override_new|chunk_table)
 add_library(folio_shared_objects OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc

@@ -147,7 +147,8 @@ bool has_many_chunks(BinId bin) {
 
 // Of a chunk of a bin with many of them, which are full, all is committed at once: what is not used of it is a quarter
 // of what the bin has at most, and its mapping merges with its neighbours'. If it is of small objects, it also comes as
-// a huge page: fewer faults, and fewer misses of the TLB. Not for objects of a page and more, whose pages go one by one.
+// a huge page: fewer faults, and fewer misses of the TLB. Not for objects of a page and more, whose pages go one by
+// one.
 void make_whole(Descriptor& d) {
   if (!has_many_chunks(d.bin) || !commit_chunk(d)) return;
   if (d.info().tracks_objects || options.huge_pages == kHugePagesNever) return;

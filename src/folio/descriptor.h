@@ -14,11 +14,12 @@
 //   resident       which purge units (or objects) may have resident pages.
 //   aged           which of these were free at the last tick.
 //
-// Who may touch it: the header is written once, before the chunk is published, but for `committed`, which grows; words are changed by anybody, by single
-// atomic instructions, under the protocols of bin.h and purge.h.
+// Who may touch it: the header is written once, before the chunk is published, but for `committed`, which grows; words
+// are changed by anybody, by single atomic instructions, under the protocols of bin.h and purge.h.
 //
 // Invariants (check()): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
-// room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and has its resident bit set.
+// room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and has its
+// resident bit set.
 #pragma once
 
 #include <stddef.h>

@@ -26,8 +26,8 @@ bool looks_empty(Descriptor& d, Unit unit) {
   return true;
 }
 
-// Purges units [from, to), which are claimed, and gives them back. *gone: false if the kernel refused.
-size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* gone) {
+// Purges units [from, to), which are claimed, and gives them back. 0 if the kernel refused.
+size_t purge_run(Descriptor& d, unsigned from, unsigned to) {
   const unsigned first = unit_at(d.info(), from).first;
   const Unit last = unit_at(d.info(), to - 1);
   const unsigned folios = last.first + last.folios - first;
@@ -40,22 +40,27 @@ size_t purge_run(Descriptor& d, unsigned from, unsigned to, bool* gone) {
   if (d.huge_pages && first == 0) start = d.chunk();
   if (d.huge_pages && first + folios == d.info().folios) end = chunk_end;
   const auto bytes = static_cast<size_t>(end - start);
-  *gone = purge_pages(start, bytes);
+  const bool gone = purge_pages(start, bytes);
   for (unsigned unit = from; unit < to; ++unit) {
     const uint64_t bit = uint64_t{1} << unit % 64;
     // Relaxed: the claim is held; the next taker comes after its release.
-    if (*gone) d.resident(unit / 64).fetch_and(~bit, order::relaxed);
+    if (gone) d.resident(unit / 64).fetch_and(~bit, order::relaxed);
     d.aged(unit / 64).fetch_and(~bit, order::relaxed);  // relaxed: as above
     release_unit(d, unit_at(d.info(), unit));
   }
-  if (!*gone) return 0;
+  if (!gone) return 0;
   count_resident(-static_cast<int64_t>(folios * folio_bytes));
   count_dirty(-static_cast<int64_t>(folios * folio_bytes));
   return bytes;
 }
 
-// One pass over the chunk, until the kernel refuses: *gone is false then. *more: something free and resident remains.
-size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more, bool* gone) {
+// What is left after one pass over a chunk.
+struct Left {
+  bool more = false;     // something free and resident that was not tried
+  bool refused = false;  // or that the kernel has refused to take
+};
+
+size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, Left* left) {
   const unsigned shift = unit_shift(d.info());
   const unsigned units = units_of(d.info());
   const size_t unit_bytes = (size_t{d.info().size} * kFolioObjects) << shift;
@@ -71,13 +76,14 @@ size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* mor
     if (looks_empty(d, unit_at(d.info(), unit)) && (d.resident(w).load(order::relaxed) & bit) != 0) {
       take = purged < most_bytes && candidates(d.resident(w), d.aged(w), bit, which) != 0 &&
              claim_unit(d, unit_at(d.info(), unit));
-      if (!take) *more = true;
+      if (!take) left->more = true;
     }
     if (take && run_length == 0) run_start = unit;
     if (take) ++run_length;
     if (run_length != 0 && (!take || run_length == run_most || unit + 1 == units)) {
-      purged += purge_run(d, run_start, run_start + run_length, gone);
-      if (!*gone) break;
+      const size_t gone = purge_run(d, run_start, run_start + run_length);
+      if (gone == 0) left->refused = true;
+      purged += gone;
       run_length = 0;
     }
   }
@@ -96,14 +102,16 @@ size_t purge_objects_run(Descriptor& d, unsigned from, unsigned to, bool* gone) 
   size_t purged = 0;
   for (uintptr_t at = start; at < end; at += kPurgeRunBytes) {
     const size_t bytes = end - at < kPurgeRunBytes ? end - at : kPurgeRunBytes;
-    *gone = purge_pages(reinterpret_cast<void*>(at), bytes);
-    if (!*gone) break;
-    purged += bytes;
+    if (purge_pages(reinterpret_cast<void*>(at), bytes)) {
+      purged += bytes;
+    } else {
+      *gone = false;
+    }
   }
   return purged;
 }
 
-size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, bool* gone) {
+size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, Left* left) {
   Word& word = d.occupancy(folio);
   Word& resident = d.resident(folio);
   const uint64_t valid = d.valid(folio);
@@ -111,9 +119,10 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, bool* gone) 
   if (candidates(resident, d.aged(folio), free, which) == 0) return 0;
   const uint64_t mine = free & ~set_bits(d, folio, free);
   const uint64_t were_resident = resident.load(order::relaxed) & mine;  // relaxed: the claim is held
+  bool gone = true;
   size_t purged = 0;
   // Runs of claimed neighbours, not only of resident ones: the page that two objects share goes with the later of them.
-  for (uint64_t rest = mine; rest != 0 && *gone;) {
+  for (uint64_t rest = mine; rest != 0;) {
     const unsigned from = lowest_bit(rest);
     const uint64_t after = ~rest >> from;
     const unsigned length = after == 0 ? 64 - from : lowest_bit(after);
@@ -123,11 +132,12 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, bool* gone) 
       unsigned first = lowest_bit(run & were_resident), last = highest_bit(run & were_resident);
       if (first > from) --first;
       if (last + 1 < from + length) ++last;
-      purged += purge_objects_run(d, folio * kFolioObjects + first, folio * kFolioObjects + last + 1, gone);
+      purged += purge_objects_run(d, folio * kFolioObjects + first, folio * kFolioObjects + last + 1, &gone);
     }
     rest &= ~run;
   }
-  if (*gone && were_resident != 0) {
+  if (!gone) left->refused = true;
+  if (gone && were_resident != 0) {
     resident.fetch_and(~were_resident, order::relaxed);  // relaxed: the claim is held
     const int64_t bytes = int64_t{popcount(were_resident)} * d.info().size;
     count_resident(-bytes);
@@ -138,13 +148,18 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, bool* gone) 
   return purged;
 }
 
-size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* more, bool* gone) {
+size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, Left* left) {
   size_t purged = 0;
-  for (unsigned folio = 0; folio < d.info().folios && *gone; ++folio) {
-    if (purged < most_bytes) purged += purge_folio(d, folio, which, gone);
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    Left here;
+    if (purged < most_bytes) purged += purge_folio(d, folio, which, &here);
+    if (here.refused) {
+      left->refused = true;
+      continue;
+    }
     // [hint] seq_cst: as in purge_folio
     const uint64_t taken = d.occupancy(folio).load(order::seq_cst);
-    if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) *more = true;  // relaxed: ordered by that look
+    if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) left->more = true;  // relaxed: ordered by that look
   }
   return purged;
 }
@@ -152,13 +167,13 @@ size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, bool* m
 size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned* refused) {
   // The hint is lowered before the look: whatever is freed after it raises it again.
   lower_chunk(d, kDirty);
-  bool more = false, gone = true;
-  const size_t purged = d.info().tracks_objects ? purge_objects(d, which, most_bytes, &more, &gone)
-                                                : purge_units(d, which, most_bytes, &more, &gone);
-  // Where the kernel refused, as it does for locked pages, the hint stays lowered: the chunk is tried again when
-  // something of it is freed, or by retry_refused.
-  if (gone && more) raise_chunk(d, kDirty);
-  if (!gone) {
+  Left left;
+  const size_t purged =
+      d.info().tracks_objects ? purge_objects(d, which, most_bytes, &left) : purge_units(d, which, most_bytes, &left);
+  if (left.more) raise_chunk(d, kDirty);
+  // What the kernel refused, as it does for locked pages, does not raise the hint: it is tried again when something of
+  // the chunk is freed, or by retry_refused.
+  if (left.refused) {
     ++*refused;
     bins[index(d.bin)].refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
   }

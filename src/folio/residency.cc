@@ -18,7 +18,7 @@ uint64_t bit_of(unsigned unit) { return uint64_t{1} << unit % 64; }
 
 namespace {
 
-// [commit] acquire: after the kernel has made it writable; pairs with note_committed.
+// [commit] acquire: after the kernel has made it writable; pairs with commit_range.
 size_t committed_bytes(const Descriptor& d) { return size_t{d.committed.load(order::acquire)} * kPageBytesLeast; }
 
 bool commit_range(Descriptor& d, size_t from, size_t to) {
@@ -29,8 +29,8 @@ bool commit_range(Descriptor& d, size_t from, size_t to) {
   return true;
 }
 
-// Commits the chunk up to `end`, a whole page, and as much again as it has, so that it takes few steps. The colour comes
-// with the last step, so that neighbours' mappings merge.
+// Commits the chunk up to `end`, a whole page, and as much again as it has, so that it takes few steps. The colour
+// comes with the last step, so that neighbours' mappings merge.
 bool commit_to(Descriptor& d, size_t end) {
   constexpr size_t kStepLeast = size_t{64} << 10;
   const size_t have = committed_bytes(d);

@@ -20,8 +20,9 @@ size_t page_bytes();
 void* reserve(size_t bytes, size_t alignment);
 
 // Makes a page-aligned range readable and writable: of reserved address space, which then is zero-filled, or of what
-// protect() made readable. Physical pages come when touched, huge pages only where prefer_huge_pages asks. What is there
-// already stays as it is, so two threads may do it at once. False if the kernel refuses: some of it may be done then.
+// protect() made readable. Physical pages come when touched, huge pages only where prefer_huge_pages asks. What is
+// there already stays as it is, so two threads may do it at once. False if the kernel refuses: some of it may be done
+// then.
 bool commit(void* address, size_t bytes);
 
 // Makes a page-aligned range of the library's own data readable only. False if the kernel refuses.

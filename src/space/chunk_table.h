@@ -32,8 +32,8 @@ inline constexpr size_t kTableStepBytes = size_t{64} << 10;
 // Before entries of [start, start + bytes) are written for the first time. False if the kernel refuses.
 bool chunk_table_open(const void* start, size_t bytes);
 
-// Makes readable only what no entry was written to, where the loader has not done so. Before main, if there is one thread
-// only: who opens a step meanwhile would lose it again.
+// Makes readable only what no entry was written to, where the loader has not done so. Before main, if there is one
+// thread only: who opens a step meanwhile would lose it again.
 void chunk_table_close();
 
 FOLIO_INLINE Atomic<uint16_t>& chunk_entry(const void* address) {

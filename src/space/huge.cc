@@ -106,8 +106,8 @@ void count_waiting(const HugeBlock& block, int64_t sign) {
   count_dirty(sign * static_cast<int64_t>(block.touched_bytes), true);
 }
 
-// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a page. 0 if the kernel
-// refuses.
+// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a page. 0 if the
+// kernel refuses.
 size_t purge_block(HugeBlock& block, size_t most) {
   const size_t touched = block.touched_bytes;
   const size_t kept = touched > most ? (touched - most) & ~(os::page_bytes() - 1) : 0;
@@ -325,7 +325,8 @@ size_t huge_purge(bool all, size_t most_bytes) {
       if (old && purged < most_bytes && block->touched_bytes != 0) {
         const size_t gone = purge_block(*block, most_bytes - purged);
         purged += gone;
-        // Locked pages go only with their mapping, and would all come at once with the next one: after two ticks, therefore.
+        // Locked pages go only with their mapping, and would all come at once with the next one: after two ticks,
+        // therefore.
         if (gone == 0 && !all && give_back(block, &purged)) continue;
       }
       put_waiting(*block);

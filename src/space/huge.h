@@ -1,7 +1,7 @@
 // Huge objects: more than 1 MiB, or aligned to more. Each has a block of its own: a power-of-two number of chunks of
-// address space, of which what the program may use is committed. A freed block waits, with its pages, in a lock-free stack
-// for its power of two and for how much of it is resident, in eighths, so that who comes next gets a block with about
-// the pages that it needs. The pages go by the same clock and bound as everything else.
+// address space, of which what the program may use is committed. A freed block waits, with its pages, in a lock-free
+// stack for its power of two and for how much of it is resident, in eighths, so that who comes next gets a block with
+// about the pages that it needs. The pages go by the same clock and bound as everything else.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed: its kind would not be asked for again, and its
 // address space would pile up.
@@ -17,8 +17,8 @@ namespace folio {
 
 inline constexpr unsigned kHugeOrders = arch::kAddressBits - kChunkShift + 1;
 
-// Lies in the metadata region; the first kHugeEntered chunks of the block lead to it. Who may touch it: while the object lives, the
-// program's calls on it (which the program orders); while it waits, whoever popped it.
+// Lies in the metadata region; the first kHugeEntered chunks of the block lead to it. Who may touch it: while the
+// object lives, the program's calls on it (which the program orders); while it waits, whoever popped it.
 struct HugeBlock {
   char* base;
   size_t reserved_bytes;   // of address space

@@ -12,16 +12,6 @@ constinit Atomic<Field*> fields{nullptr};
 
 namespace {
 
-constexpr uint32_t kLive = uint32_t{1} << 31, kLent = uint32_t{1} << 30;
-constexpr unsigned kLinesShift = 16;
-
-uint32_t make_entry(unsigned granules, size_t offset) {
-  return kLive | static_cast<uint32_t>(offset / 64) << kLinesShift | granules;
-}
-unsigned granules_in(uint32_t entry) { return entry & 0xffff; }
-bool is_live(uint32_t entry) { return (entry & kLive) != 0; }
-size_t offset_in(uint32_t entry) { return size_t{entry >> kLinesShift & 63} * 64; }
-
 char* granule_at(const Field& f, unsigned g) { return f.base + (size_t{g} << kGranuleShift); }
 unsigned granule_of(const Field& f, const void* address) {
   return static_cast<unsigned>((static_cast<const char*>(address) - f.base) >> kGranuleShift);
@@ -98,9 +88,9 @@ struct Run {
   }
 };
 
-// The best run for `count` granules, at a multiple of `step`, in these words. False if there is none; *longest is then how long the
-// longest one was. In a free run, the place that misses fewest is at its start, where resident granules begin, or where
-// they end.
+// The best run for `count` granules, at a multiple of `step`, in these words. False if there is none; *longest is then
+// how long the longest one was. In a free run, the place that misses fewest is at its start, where resident granules
+// begin, or where they end.
 bool find_run(Field& f, unsigned count, unsigned step, Run* best, unsigned* longest, uint64_t words = ~uint64_t{0}) {
   const auto taken = [&](unsigned w) {
     return (words >> w & 1) == 0 ? ~uint64_t{0} : f.occupancy(w).load(order::seq_cst);  // [hint] seq_cst: see next_bit
@@ -282,9 +272,6 @@ void publish(Field* field) {
   }
 }
 
-Field* first_field() { return fields.load(order::acquire); }         // [fields] acquire: pairs with publish
-Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [fields] acquire: pairs with publish
-
 // A field in this address space, not published yet. Null if there is no memory to describe it.
 Field* make_field(char* base, size_t bytes) {
   // It lies in two windows at most. Both first: what is entered stays so.
@@ -448,7 +435,7 @@ unsigned large_park(void* object) {
   uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
   if (!is_live(entry) || granule_at(*f, g) + offset_in(entry) != object) return 0;
   // Relaxed: decides which of two frees is the second.
-  return f->entry(g).compare_exchange(entry, entry & ~kLive, order::relaxed) ? granules_in(entry) : 0;
+  return f->entry(g).compare_exchange(entry, entry & ~kEntryLive, order::relaxed) ? granules_in(entry) : 0;
 }
 
 unsigned large_granules(size_t size) { return granules_for(size + kLineOffsetMost); }
@@ -456,8 +443,8 @@ unsigned large_granules(size_t size) { return granules_for(size + kLineOffsetMos
 void large_unpark(void* parked, size_t size, bool zeroed) {
   auto* f = static_cast<Field*>(descriptor_at(parked));
   Atomic<uint32_t>& entry = f->entry(granule_of(*f, parked));
-  entry.store(entry.load(order::relaxed) | kLive, order::relaxed);  // relaxed: who frees it got it from the caller
-  arch::store_barrier();                                            // as in large_alloc
+  entry.store(entry.load(order::relaxed) | kEntryLive, order::relaxed);  // relaxed: who frees it got it from the caller
+  arch::store_barrier();                                                 // as in large_alloc
   if (zeroed) zero_pages(static_cast<char*>(parked), size);
 }
 
@@ -478,7 +465,7 @@ void large_give_parked() {
         continue;
       }
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
-      if (entry != 0 && (entry & (kLive | kLent)) == 0) large_give(granule_at(*f, g));
+      if (entry != 0 && (entry & (kEntryLive | kEntryLent)) == 0) large_give(granule_at(*f, g));
     }
   }
 }
@@ -532,7 +519,7 @@ char* large_lend_chunk() {
     return true;
   });
   count_resident(-bytes_in(kCount));
-  f->entry(from).store(kLent | kCount, order::relaxed);  // relaxed: for statistics
+  f->entry(from).store(kEntryLent | kCount, order::relaxed);  // relaxed: for statistics
   return chunk;
 }
 
@@ -586,18 +573,18 @@ void visit_dirty(Visit&& visit) {
 
 size_t large_purge(bool all, size_t most_bytes) {
   size_t purged = 0;
-  const Field* refused = nullptr;  // by the kernel: its pages may be locked, and so no more of it is tried
+  constexpr unsigned kRefusedMost = 64;  // in a row, by the kernel: then all may be locked
+  unsigned refused = 0;
   visit_dirty([&](Field& f, unsigned w, uint64_t free) {
-    if (purged >= most_bytes) return false;
-    if (&f == refused) return true;
+    if (purged >= most_bytes || refused == kRefusedMost) return false;
     if (!all) free &= f.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten a purge
     // Not more than what is left of `most_bytes`, but at least one call's worth.
     const size_t left = most_bytes - purged < kPurgeRunBytes ? kPurgeRunBytes : most_bytes - purged;
     const auto most = static_cast<unsigned>(left >> kGranuleShift < 64 ? left >> kGranuleShift : 64);
     free = lowest_bits(free, most - most % granules_a_page());
-    const uint64_t refusals = purge_refusals();
-    if (free != 0) purged += purge_word(f, w, free);
-    if (purge_refusals() != refusals) refused = &f;
+    const size_t gone = free == 0 ? 0 : purge_word(f, w, free);
+    if (free != 0) refused = gone == 0 ? refused + 1 : 0;
+    purged += gone;
     return true;
   });
   return purged;
@@ -608,59 +595,6 @@ void large_age() {
     f.aged(w).fetch_or(free, order::relaxed);  // relaxed: a mark
     return true;
   });
-}
-
-// ---- Looking ----
-
-LargeStats large_stats() {
-  LargeStats s{};
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
-    s.reserved += uint64_t{f->granules} << kGranuleShift;
-    for (unsigned w = 0; w < f->words(); ++w) {
-      const uint64_t taken = f->occupancy(w).load(order::relaxed);    // relaxed: a picture of a moving thing
-      const uint64_t resident = f->resident(w).load(order::relaxed);  // relaxed: as above
-      s.taken += uint64_t{popcount(taken)} << kGranuleShift;
-      s.resident += uint64_t{popcount(resident)} << kGranuleShift;
-      s.dirty += uint64_t{popcount(resident & ~taken)} << kGranuleShift;
-    }
-    for (unsigned g = 0; s.taken != 0 && g < f->granules;) {
-      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
-      const uint64_t bytes = uint64_t{granules_in(entry)} << kGranuleShift;
-      if (is_live(entry)) {
-        ++s.objects;
-      } else if (entry != 0) {
-        s.taken -= bytes < s.taken ? bytes : s.taken;  // it may have come since the words were read
-        if ((entry & kLent) == 0) s.parked += bytes;
-      }
-      g += entry != 0 ? granules_in(entry) : 1;
-    }
-  }
-  return s;
-}
-
-bool large_check() {
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
-    if (!f->sealed()) return false;
-    unsigned end = 0, free = 0;  // of the object before, or of a chunk that was lent; how many in a row
-    bool lent = false;
-    for (unsigned g = 0; g < f->granules; ++g) {
-      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: nothing is in flight
-      if (entry != 0) {
-        if (g < end || g + granules_in(entry) > f->granules) return false;
-        end = g + granules_in(entry);
-        lent = (entry & kLent) != 0;
-      }
-      // relaxed: as above
-      const bool taken = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;
-      const bool resident = (f->resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;  // relaxed: as above
-      if (taken != (g < end) || (taken && resident == lent)) return false;
-      const bool committed = (f->committed.load(order::relaxed) >> g / 64 & 1) != 0;  // relaxed: as above
-      if (resident && !committed) return false;
-      free = taken ? 0 : free + 1;
-      if (free > f->longest.load(order::relaxed)) return false;  // relaxed: as above
-    }
-  }
-  return true;
 }
 
 }  // namespace folio

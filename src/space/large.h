@@ -67,6 +67,20 @@ struct Field {
 };
 static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 
+// An entry of a field, as drawn above.
+inline constexpr uint32_t kEntryLive = uint32_t{1} << 31, kEntryLent = uint32_t{1} << 30;
+inline constexpr unsigned kEntryLinesShift = 16;
+inline uint32_t make_entry(unsigned granules, size_t offset) {
+  return kEntryLive | static_cast<uint32_t>(offset / 64) << kEntryLinesShift | granules;
+}
+inline unsigned granules_in(uint32_t entry) { return entry & 0xffff; }
+inline bool is_live(uint32_t entry) { return (entry & kEntryLive) != 0; }
+inline size_t offset_in(uint32_t entry) { return size_t{entry >> kEntryLinesShift & 63} * 64; }
+
+extern Atomic<Field*> fields;
+inline Field* first_field() { return fields.load(order::acquire); }         // [fields] acquire: pairs with publish
+inline Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [fields] acquire: pairs with publish
+
 // `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a chunk). Null if there is no
 // memory. `zeroed`: all of it reads as zero. Without `may_open` in the fields that there are, and then of any size.
 void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
@@ -121,7 +135,5 @@ LargeStats large_stats();
 
 // Validity check for tests, with nothing in flight.
 bool large_check();
-
-extern Atomic<Field*> fields;
 
 }  // namespace folio

@@ -20,23 +20,32 @@ TIMEOUT_S = 120
 SKIPPED = 77
 
 
-def limited(bytes_of_address_space: int) -> None:
-    """In the child: a soft limit, so that the program may lift it."""
-    resource.setrlimit(resource.RLIMIT_AS, (bytes_of_address_space, resource.RLIM_INFINITY))
+def limited(limits: dict[int, int]) -> None:
+    """In the child: soft limits, so that the program may lift them."""
+    for which, value in limits.items():
+        resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
 
 
 class Case(unittest.TestCase):
     """Runs programs that must succeed."""
 
-    def run_well(self, *command: str | Path, address_space: int | None = None, preload: bool = False) -> str:
+    def run_well(
+        self,
+        *command: str | Path,
+        address_space: int | None = None,
+        data: int | None = None,
+        preload: bool = False,
+    ) -> str:
         """Stdout of a program that must end with status 0."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("FOLIO_")}
         if preload:
             environment["LD_PRELOAD"] = str(LIBRARY)
+        limits = {resource.RLIMIT_AS: address_space, resource.RLIMIT_DATA: data}
+        limits = {which: value for which, value in limits.items() if value is not None}
         done = subprocess.run(
             command,
             env=environment,
-            preexec_fn=(lambda: limited(address_space)) if address_space else None,
+            preexec_fn=(lambda: limited(limits)) if limits else None,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -71,6 +80,59 @@ class Start(Case):
         for mib in (1024, 320, 224):
             with self.subTest(mib=mib):
                 self.run_well(LIMITS, "modest", address_space=mib * MIB)
+
+
+def charged(maps: str) -> int:
+    """What counts against RLIMIT_DATA and vm.overcommit_memory=2: private and writable."""
+    total = 0
+    for line in maps.splitlines():
+        span, rights = line.split()[:2]
+        start, end = (int(part, 16) for part in span.split("-"))
+        if rights[1] == "w" and rights[3] == "p" and "[stack]" not in line:
+            total += end - start
+    return total
+
+
+class Data(Case):
+    """What is only reserved costs nothing: no limit on data, no charge."""
+
+    PROGRAMS = (
+        ("/bin/true",),
+        ("/bin/ls", "/"),
+        ("/bin/sh", "-c", "seq 20000 | sort -n | tail -1"),
+        (sys.executable, "-c", "print(sum(range(100)))"),
+    )
+
+    def test_limit_on_data(self) -> None:
+        """RLIMIT_DATA, which on glibc these programs do not notice either."""
+        for command in self.PROGRAMS:
+            for mib in (64, 16):
+                with self.subTest(command=command, mib=mib):
+                    self.run_well(*command, data=mib * MIB, preload=True)
+
+    def test_charge(self) -> None:
+        """At most 8 MiB more than on glibc."""
+        script = "print(open('/proc/self/maps').read())"
+        for command in (("/bin/cat", "/proc/self/maps"), (sys.executable, "-c", script)):
+            with self.subTest(command=command):
+                plain, ours = (charged(self.run_well(*command, preload=preload)) for preload in (False, True))
+                self.assertLess(ours, plain + 8 * MIB)
+
+    def test_refused_and_lifted(self) -> None:
+        """At the limit null, and nothing lost."""
+        for size in (100, 3000, 20000, 100000, 3000000, 9000000):
+            with self.subTest(size=size):
+                self.run_well(LIMITS, "data", str(size))
+
+
+class Locked(Case):
+    """mlockall fills what is accessible, and only that."""
+
+    def test_mlockall(self) -> None:
+        """What there is, and what comes."""
+        for which in (1, 2, 3):  # MCL_CURRENT, MCL_FUTURE
+            with self.subTest(which=which):
+                self.run_well(LIMITS, "locked", str(which))
 
 
 class Exhaustion(Case):

@@ -335,6 +335,77 @@ int mappings(size_t) {
   return 0;
 }
 
+size_t status_bytes(const char* key) {
+  FILE* file = fopen("/proc/self/status", "r");
+  char line[200];
+  size_t kib = 0;
+  while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
+    if (strncmp(line, key, strlen(key)) == 0) kib = strtoul(line + strlen(key), nullptr, 10);
+  }
+  require(file != nullptr, "/proc/self/status");
+  fclose(file);
+  return kib * kKiB;
+}
+
+// mlockall with these flags: what is resident grows by what is in use, and at most 8 MiB.
+int locked(size_t flags) {
+  constexpr size_t kMore = 8 * kMiB;
+  const size_t before = status_bytes("VmRSS:");
+  rlimit limit = {};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  if ((limit.rlim_cur != RLIM_INFINITY && geteuid() != 0) || mlockall(static_cast<int>(flags)) != 0) {
+    printf("skipped: no memory may be locked here\n");
+    return kSkipped;
+  }
+  // The libc's own data come too, which it would have had to page in.
+  size_t resident = status_bytes("VmRSS:");
+  require(resident < before + kMore, "resident after mlockall", resident);
+  List list;
+  for (size_t size = 16; size < 8 * kMiB; size = size * 3 / 2) require(list.add(size), "malloc", size);
+  require(list.add(20 * kMiB), "malloc of a huge one");
+  resident = status_bytes("VmRSS:");
+  require(resident < before + list.bytes + kMore, "resident with objects of many sizes", resident);
+  list.release();
+  // As often as there are slow calls the kernel would refuse to take pages.
+  for (size_t round = 0; round < 3; round++) {
+    for (size_t i = 0; i < 50000; i++) require(list.add(16 + i % 1500), "malloc");
+    list.release();
+  }
+  folio_stats stats = {};
+  stats.struct_size = sizeof stats;
+  require(folio_stats_get(&stats), "statistics");
+  require(stats.purge_calls < 3000, "calls that purge", stats.purge_calls);
+  return 0;
+}
+
+// A limit on data: what is free serves, the rest is refused, until the limit is lifted.
+int data(size_t size) {
+  rlimit limit = {};
+  require(getrlimit(RLIMIT_DATA, &limit) == 0, "getrlimit");
+  List kept, list;
+  for (size_t i = 0; i < 1000; i++) require(kept.add(16 + i * 13 % 5000), "before the limit");
+  limit.rlim_cur = status_bytes("VmData:") + 50 * kMiB;
+  require(setrlimit(RLIMIT_DATA, &limit) == 0, "setrlimit");
+  while (list.add(size)) {
+  }
+  const size_t most = list.bytes, space = address_space_bytes();
+  require(most >= 35 * kMiB, "most of what the limit leaves is used", most);
+  for (int i = 0; i < 1000; i++) require(!list.add(size), "no more of this size", size);
+  require(address_space_bytes() == space, "what is refused takes no address space", address_space_bytes() - space);
+  kept.check();
+  list.release();
+  folio_collect();
+  while (list.add(size)) {
+  }
+  require(list.bytes >= most - most / 10, "as much again", list.bytes);
+  limit.rlim_cur = limit.rlim_max;
+  require(setrlimit(RLIMIT_DATA, &limit) == 0, "setrlimit");
+  for (int i = 0; i < 100; i++) require(list.add(kMiB), "lifted");
+  list.release();
+  kept.release();
+  return 0;
+}
+
 // Bursts of one size class after the other, each of `mib`, in a container of little more: what one burst has freed must
 // not still be resident when the next one comes. The kernel kills the process that keeps it.
 int bursts(size_t mib) {
@@ -361,8 +432,8 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"modest", modest}, {"exhaust", exhaust},   {"mixed", mixed},   {"refused", refused},
-    {"thread", thread}, {"mappings", mappings}, {"bursts", bursts},
+    {"modest", modest},     {"exhaust", exhaust}, {"mixed", mixed},   {"refused", refused}, {"thread", thread},
+    {"mappings", mappings}, {"bursts", bursts},   {"locked", locked}, {"data", data},
 };
 
 }  // namespace

@@ -8,8 +8,10 @@
 
 #include "folio/purge.h"
 #include "os/os.h"
+#include "space/metadata.h"
 #include "space/region.h"
 #include "unit/cache/magazines.h"
+#include "unit/child.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -310,6 +312,95 @@ void lose_all_hints(BinId bin) {
     }
     return true;
   });
+}
+
+// ---- Where the kernel gives no more memory ----
+
+// What would pass with nothing to show if the body never ran.
+template <class Body>
+void expect_passes(Body&& body) {
+  const int result = in_child(body);
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+size_t take_all(BinId bin) {
+  void* objects[kFolioObjects];
+  size_t count = 0;
+  for (unsigned got; (got = take_objects(bin, objects, kFolioObjects)) != 0; count += got) {
+    for (unsigned i = 0; i < got; ++i) memset(objects[i], 1, info_of(bin).size);
+  }
+  return count;
+}
+
+TEST(Bin, WithoutMemoryNothingIsTakenAndNothingIsLost) {
+  expect_passes([] {
+    void* object = nullptr;
+    const BinId bin = bin_of(48);
+    if (take_objects(bin, &object, 1) != 1) return kFailed;
+    if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
+    // What is committed still serves, and what is given back to it.
+    take_all(bin);
+    give_objects(bin, &object, 1, "test");
+    if (take_all(bin) != 1) return kFailed;
+    const size_t reserved = region_bytes(), chunks = region_chunks(), metadata = metadata_bytes();
+    for (unsigned i = 0; i < 1000; ++i) {
+      if (take_objects(bin, &object, 1) != 0) return kFailed;
+    }
+    const bool same = region_bytes() == reserved && region_chunks() == chunks && metadata_bytes() == metadata;
+    return same && check_bin(bin) ? kPassed : kFailed;
+  });
+}
+
+// Fills all chunks that the bin has, and one more.
+void fill_chunks(BinId bin) {
+  const size_t chunks = region_chunks();
+  void* object = nullptr;
+  while (region_chunks() == chunks && take_objects(bin, &object, 1) == 1) {
+  }
+  for (unsigned i = 1; i < info_of(bin).objects; ++i) take_objects(bin, &object, 1);
+}
+
+// Each failing malloc once took a chunk's address space for good.
+TEST(Bin, MetadataThatRunsOutCostsNoAddressSpace) {
+  expect_passes([] {
+    const BinId bin = bin_of(30 * kKiB);
+    fill_chunks(bin);
+    if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
+    while (metadata_alloc(64) != nullptr) {
+    }
+    void* object = nullptr;
+    if (take_objects(bin, &object, 1) != 0) return kFailed;
+    const size_t reserved = region_bytes(), chunks = region_chunks();
+    for (unsigned i = 0; i < 1000; ++i) {
+      if (take_objects(bin, &object, 1) != 0) return kFailed;
+    }
+    return region_bytes() == reserved && region_chunks() == chunks ? kPassed : kFailed;
+  });
+}
+
+// Steps grow, and from the fifth chunk on all of one is committed at once, so that mappings merge.
+TEST(Bin, FewCallsCommitAChunk) {
+  EXPECT_EQ(in_child([] {
+              const BinId bin = bin_of(1000);
+              unsigned steps = 0, chunks = 0;
+              Descriptor* before = nullptr;
+              uint16_t committed = 0;
+              for (unsigned i = 0; i < 6 * info_of(bin).objects; ++i) {
+                void* object = nullptr;
+                if (take_objects(bin, &object, 1) != 1) return kFailed;
+                Descriptor* const d = place_of(object).descriptor;
+                const uint16_t now = d->committed.load(order::relaxed);
+                if (d == before && now == committed) continue;
+                chunks += d != before;
+                steps += chunks < 5;
+                if (chunks >= 5 && now != kChunkBytes / kPageBytesLeast) return kFailed;
+                before = d;
+                committed = now;
+              }
+              return chunks == 6 && steps <= 4 * 6 && check_bin(bin) ? kPassed : kFailed;
+            }),
+            kPassed);
 }
 
 TEST(Bin, LostHintsAreMendedBeforeLong) {

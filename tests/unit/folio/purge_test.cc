@@ -219,7 +219,8 @@ TEST_F(Purge, NeighboursGoInOneCall) {
   }
 }
 
-TEST_F(Purge, WhatTheKernelRefusedIsTriedAgain) {
+// A process that has locked its memory would else make as many calls in vain as slow calls.
+TEST_F(Purge, WhatTheKernelRefusedIsTriedAgainWhenSomethingChangedOrAllIsToGo) {
   for (const BinId bin : {bin_of(64), bin_of(3000), bin_of(5000), bin_of(30 * kKiB)}) {
     std::vector<void*> objects = take_filled(bin, several(bin));
     char* const locked = static_cast<char*>(objects[0]);
@@ -233,7 +234,17 @@ TEST_F(Purge, WhatTheKernelRefusedIsTriedAgain) {
     EXPECT_EQ(delta_.dirty(), delta_.resident());
     expect_exact_accounts();
     EXPECT_TRUE(check_bin(bin));
+    const PageDelta refused;
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(refused.calls(), 0u) << "not again and again";
+    void* again = nullptr;
+    ASSERT_EQ(take_objects(bin, &again, 1), 1u);
+    give_objects(bin, &again, 1, "test");
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_GT(refused.calls(), 0u) << "something of it was freed";
+    EXPECT_GT(delta_.dirty(), 0);
     unlock_page(locked);
+    retry_refused();
     purge_bins(PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(delta_.dirty(), 0) << "bin " << index(bin);
   }

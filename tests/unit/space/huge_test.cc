@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "os/os.h"
+#include "space/metadata.h"
 #include "unit/child.h"
 #include "unit/support.h"
 
@@ -259,6 +260,20 @@ TEST_F(Huge, WhatCouldNotBePurgedIsNoLongerCountedOnceItIsUnmapped) {
   huge_free(block);
   EXPECT_EQ(huge_purge(true, ~size_t{0}), 0u);
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(3 * kMiB));
+  EXPECT_EQ(huge_purge(false, ~size_t{0}), 0u);
+  EXPECT_EQ(huge_purge(false, ~size_t{0}), 3 * kMiB) << "after two ticks it is unmapped";
+  EXPECT_EQ(delta_.dirty(), 0);
+  EXPECT_EQ(huge_reserved_bytes(), reserved_);
+}
+
+TEST_F(Huge, WhatCouldNotBePurgedGoesWithAllThatWaits) {
+  HugeBlock* const block = huge_alloc(3 * kMiB, 1);
+  fill(block, 5);
+  if (!lock_page(block->base)) {
+    huge_free(block);
+    GTEST_SKIP() << "no memory may be locked here";
+  }
+  huge_free(block);
   EXPECT_TRUE(huge_unmap_free());
   EXPECT_EQ(delta_.dirty(), 0);
   EXPECT_EQ(delta_.resident(), 0);
@@ -350,6 +365,63 @@ TEST_F(Huge, ABlockIsReusedForWhatNeedsAboutItsPages) {
   EXPECT_EQ(huge_alloc(8 * kMiB, 1), smaller) << "a smaller part is better than none";
   huge_free(smaller);
   huge_free(larger);
+}
+
+// Of address space there may be much, of what a limit on data or on commit counts little.
+TEST_F(Huge, OnlyWhatTheProgramMayUseIsCommitted) {
+  HugeBlock* const block = huge_alloc(9 * kMiB, 1);
+  EXPECT_EQ(block->reserved_bytes, 16 * kMiB);
+  EXPECT_EQ(block->committed_bytes, 9 * kMiB);
+  EXPECT_TRUE(huge_resize(block, 12 * kMiB));
+  EXPECT_EQ(block->committed_bytes, 12 * kMiB);
+  memset(block->base + 9 * kMiB, 1, 3 * kMiB);
+  huge_free(block);
+}
+
+TEST_F(Huge, WithoutMemoryNothingChanges) {
+  const int result = in_child([] {
+    HugeBlock* const live = huge_alloc(9 * kMiB, 1);
+    HugeBlock* const waiting = huge_alloc(9 * kMiB, 1);
+    huge_free(waiting);
+    const size_t reserved = huge_reserved_bytes(), metadata = metadata_bytes();
+    if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
+    for (unsigned i = 0; i < 1000; ++i) {
+      if (huge_alloc(20 * kMiB, 1) != nullptr || huge_alloc(kMiB, 4 * kMiB) != nullptr) return kFailed;
+      if (huge_resize(live, 10 * kMiB) || huge_move(live, 20 * kMiB) != nullptr) return kFailed;
+      if (i == 0 && huge_reserved_bytes() > reserved) return kFailed;  // what waited may have been unmapped
+    }
+    if (live->usable_bytes != 9 * kMiB || metadata_bytes() - metadata > 4 * kKiB) return kFailed;
+    memset(live->base, 1, 9 * kMiB);
+    huge_free(live);
+    return huge_alloc(9 * kMiB, 1) == live ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+// 16 TiB took 71 ms to enter in the table, which kept 100 MiB for it.
+TEST_F(Huge, OfAGiantOnlyTheFirstChunksAreEntered) {
+  constexpr size_t kTiB = size_t{1} << 40, kGiB = size_t{1} << 30;
+  const size_t metadata = metadata_bytes();
+  HugeBlock* const block = huge_alloc(16 * kTiB, 1);
+  if (block == nullptr) GTEST_SKIP() << "no such address space here";
+  EXPECT_LE(metadata_bytes(), metadata + 3 * sizeof(Window)) << "two windows, and a descriptor";
+  char* const base = block->base;
+  EXPECT_EQ(huge_at(base + 8 * kGiB - 1), block);
+  for (const size_t at : {8 * kGiB, 100 * kGiB, 16 * kTiB - 1}) {
+    EXPECT_EQ(chunk_code(base + at), kCodeNone);
+    EXPECT_EQ(huge_beyond(base + at), block) << at;
+  }
+  EXPECT_NE(huge_beyond(base + 16 * kTiB), block);
+  EXPECT_NE(huge_beyond(base - 1), block);
+  int on_stack = 0;
+  EXPECT_EQ(huge_beyond(&on_stack), nullptr);
+  EXPECT_EQ(huge_beyond(nullptr), nullptr);
+  EXPECT_EQ(huge_beyond(reinterpret_cast<void*>(~uintptr_t{0})), nullptr);
+  base[16 * kTiB - 1] = 1;
+  EXPECT_TRUE(huge_free(block));
+  huge_unmap_free();
+  EXPECT_EQ(huge_beyond(base + 100 * kGiB), nullptr);
 }
 
 TEST_F(Huge, UnmapFreeGivesAddressSpaceBack) {

@@ -440,6 +440,7 @@ TEST_F(Large, AChunkThatIsLentIsZeroAndNoLongerTheFields) {
     for (unsigned i = 0; i < 3; ++i) {
       char* const chunk = large_lend_chunk();
       EXPECT_TRUE(chunk != nullptr && aligned_to(chunk, kChunkBytes));
+      EXPECT_TRUE(os::commit(chunk, kChunkBytes));
       EXPECT_TRUE(all_zero(chunk, kChunkBytes));
       memset(chunk, 1, kChunkBytes);
       EXPECT_FALSE(large_free(chunk));

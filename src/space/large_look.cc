@@ -1,0 +1,57 @@
+// What the statistics and the tests look at: a walk over all fields.
+#include "space/large.h"
+
+namespace folio {
+
+LargeStats large_stats() {
+  LargeStats s{};
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    s.reserved += uint64_t{f->granules} << kGranuleShift;
+    for (unsigned w = 0; w < f->words(); ++w) {
+      const uint64_t taken = f->occupancy(w).load(order::relaxed);    // relaxed: a picture of a moving thing
+      const uint64_t resident = f->resident(w).load(order::relaxed);  // relaxed: as above
+      s.taken += uint64_t{popcount(taken)} << kGranuleShift;
+      s.resident += uint64_t{popcount(resident)} << kGranuleShift;
+      s.dirty += uint64_t{popcount(resident & ~taken)} << kGranuleShift;
+    }
+    for (unsigned g = 0; s.taken != 0 && g < f->granules;) {
+      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
+      const uint64_t bytes = uint64_t{granules_in(entry)} << kGranuleShift;
+      if (is_live(entry)) {
+        ++s.objects;
+      } else if (entry != 0) {
+        s.taken -= bytes < s.taken ? bytes : s.taken;  // it may have come since the words were read
+        if ((entry & kEntryLent) == 0) s.parked += bytes;
+      }
+      g += entry != 0 ? granules_in(entry) : 1;
+    }
+  }
+  return s;
+}
+
+bool large_check() {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    if (!f->sealed()) return false;
+    unsigned end = 0, free = 0;  // of the object before, or of a chunk that was lent; how many in a row
+    bool lent = false;
+    for (unsigned g = 0; g < f->granules; ++g) {
+      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: nothing is in flight
+      if (entry != 0) {
+        if (g < end || g + granules_in(entry) > f->granules) return false;
+        end = g + granules_in(entry);
+        lent = (entry & kEntryLent) != 0;
+      }
+      // relaxed: as above
+      const bool taken = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;
+      const bool resident = (f->resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;  // relaxed: as above
+      if (taken != (g < end) || (taken && resident == lent)) return false;
+      const bool committed = (f->committed.load(order::relaxed) >> g / 64 & 1) != 0;  // relaxed: as above
+      if (resident && !committed) return false;
+      free = taken ? 0 : free + 1;
+      if (free > f->longest.load(order::relaxed)) return false;  // relaxed: as above
+    }
+  }
+  return true;
+}
+
+}  // namespace folio

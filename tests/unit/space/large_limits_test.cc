@@ -1,0 +1,49 @@
+#include "unit/space/large_objects.h"
+
+namespace {
+
+// ---- Where the kernel gives no more memory ----
+
+TEST_F(Large, WithoutMemoryOnlyWhatIsCommittedServes) {
+  const int result = in_child([] {
+    char* const kept = alloc(kMiB);
+    char* const freed = alloc(3 * kMiB);
+    memset(freed, 1, 3 * kMiB);
+    large_free(freed);
+    large_purge(true, kNoLimit);
+    if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
+    while (alloc(kLargeMost) != nullptr) {  // what the tests before have committed
+    }
+    const size_t metadata = metadata_bytes();
+    for (unsigned i = 0; i < 1000; ++i) {
+      if (alloc(kLargeMost) != nullptr) return kFailed;
+      char* const again = alloc(2 * kMiB);
+      if (again == nullptr) return kFailed;
+      memset(again, 1, 2 * kMiB);
+      large_free(again);
+    }
+    memset(kept, 1, kMiB);
+    return metadata_bytes() == metadata && large_check() ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST_F(Large, AChunkThatWasLentInVainComesBack) {
+  std::vector<char*> objects = {alloc(kLargeMost), alloc(kLargeMost)};
+  free_all(objects);
+  const LargeStats before = large_stats();
+  for (unsigned i = 0; i < 100; ++i) {
+    char* const chunk = large_lend_chunk();
+    ASSERT_NE(chunk, nullptr);
+    EXPECT_EQ(resident_bytes(chunk, kChunkBytes), 0u);
+    EXPECT_TRUE(large_take_back_chunk(chunk));
+    ASSERT_TRUE(large_check());
+  }
+  EXPECT_EQ(large_stats().taken, before.taken);
+  EXPECT_EQ(large_stats().reserved, before.reserved);
+  int on_stack = 0;
+  EXPECT_FALSE(large_take_back_chunk(reinterpret_cast<char*>(&on_stack)));
+}
+
+}  // namespace
