@@ -8,6 +8,7 @@
 #include "config/options.h"
 #include "folio/bin.h"
 #include "os/os.h"
+#include "space/housekeeper.h"
 #include "space/chunk_table.h"
 #include "space/metadata.h"
 #include "space/pages.h"
@@ -449,8 +450,10 @@ void thread_cache_end(void* value) {
   cache->empties = nullptr;
   cache->empty_count = 0;
   return_claims(*cache, 0);
-  threads.fetch_sub(1, order::relaxed);  // relaxed: a statistic
+  const unsigned left = threads.fetch_sub(1, order::relaxed) - 1;  // relaxed: a statistic
   idle_caches.push(cache);
+  // The last but one, or the last; or the one whose end tells that the process ends with its threads.
+  if (left <= 1 || os::in_first_thread()) housekeeper_ring();
 }
 
 namespace {

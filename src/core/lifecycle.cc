@@ -23,10 +23,15 @@ void after_fork_in_child() {
   clock_after_fork();
   cpu_caches_after_fork();
   thread_caches_after_fork();
+  clock_start_housekeeper_if_on();
 }
 
 // Before main, so that options are read and fork is known even if nothing was allocated yet.
-[[gnu::constructor]] void start_early() { start(); }
+[[gnu::constructor]] void start_early() {
+  start();
+  os::remember_cpus();
+  clock_start_housekeeper_if_on();
+}
 
 }  // namespace
 

@@ -72,17 +72,6 @@ namespace {
 constexpr unsigned kAheadShift = 4;
 constexpr size_t kAheadMost = size_t{64} << 10;
 
-// Whether the program writes to what it allocates: most of the pages just below `start` are there.
-bool touches(const char* start) {
-  constexpr unsigned kPages = 16;
-  const size_t bytes = kPages * os::page_bytes();
-  unsigned char there[kPages];
-  if (!os::residency(start - bytes, bytes, there)) return false;
-  unsigned count = 0;
-  for (const unsigned char page : there) count += page & 1u;
-  return count >= kPages / 2;
-}
-
 void touch_ahead(Descriptor& d, unsigned unit) {
   const BinInfo& info = d.info();
   const size_t each = unit_bytes(info), offset = unit * each;
@@ -90,7 +79,7 @@ void touch_ahead(Descriptor& d, unsigned unit) {
   // The last unit may be a part of one.
   const size_t left = round_up(size_t{info.objects} * info.size, os::page_bytes()) - offset;
   const size_t bytes = wanted < left ? round_down(wanted, os::page_bytes()) : left;
-  if (bytes <= os::page_bytes() || !touches(d.first + offset)) return;
+  if (bytes <= os::page_bytes()) return;
   // Units that nobody has, claimed while their pages come. Not the last one, which may end within a page.
   const unsigned units = units_of(info);
   unsigned end = unit + 1;
