@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sys/auxv.h>
 #include <threads.h>
 
 #include "base/atomic.h"
@@ -36,20 +37,26 @@ Function* next(Atomic<Function*>& known, const char* name) {
   return found;
 }
 
-// The libc's own; where it has another name, what comes next.
+bool in_one_library(const void* a, const void* b) {
+  Dl_info of_a, of_b;
+  return dladdr(a, &of_a) != 0 && dladdr(b, &of_b) != 0 && of_a.dli_fbase == of_b.dli_fbase;
+}
+
+// The libc's own. Mostly that is what comes next, which costs less to see than to open the libc.
 os::CreateThread* libc_create() {
+  os::CreateThread* const after = next(next_create, "pthread_create");
+  if (in_one_library(reinterpret_cast<void*>(after), reinterpret_cast<void*>(getauxval))) return after;
   constexpr const char* kLibraries[] = {"libc.so.6", "libpthread.so.0"};
   for (const char* const name : kLibraries) {
     void* const library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
-    if (library == nullptr) continue;
-    if (void* const found = dlsym(library, "pthread_create")) return reinterpret_cast<os::CreateThread*>(found);
+    void* const found = library == nullptr ? nullptr : dlsym(library, "pthread_create");
+    if (found != nullptr) return reinterpret_cast<os::CreateThread*>(found);
   }
-  return next(next_create, "pthread_create");
+  return after;
 }
 
 // Before any constructor of the rest, which may start the housekeeper.
 [[gnu::constructor(101)]] void find_functions() {
-  next(next_create, "pthread_create");
   next(next_create_c11, "thrd_create");
   os::create_threads_by(libc_create());
 }

@@ -146,7 +146,7 @@ bool rest(Rest kind, uint64_t ms, bool* called) {
     if (cannot_rest) return false;
     const bool alone = nobody_left();
     if (!alone && looks == 0) return true;
-    woken = housekeeper_rest(Rest::kBetweenLooks, kLingerMs);
+    woken = housekeeper_rest(Rest::kLinger, kLingerMs);
     if (alone && nobody_left()) return false;
     if (woken == Woken::kRung || looks == 0) looks = kLooksAfterRing;
   }

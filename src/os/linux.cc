@@ -120,8 +120,10 @@ bool move_range(char* from, char* to, size_t bytes) {
   return true;
 }
 
-// Of a range that holds nothing.
-bool is_mapped(char* address, size_t bytes) { return call(SYS_madvise, address, bytes, MADV_DONTNEED) != -ENOMEM; }
+// By a call that changes nothing where it is.
+bool is_mapped(char* address, size_t bytes) {
+  return call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE) != -ENOMEM;
+}
 
 }  // namespace
 

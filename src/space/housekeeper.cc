@@ -6,11 +6,13 @@ namespace folio {
 
 namespace {
 
-enum : uint32_t { kNone, kAtWork, kResting, kAsleep, kCalled, kRung };
+enum : uint32_t { kNone, kAtWork, kResting, kAsleep, kLingering, kCalled, kRung };
 constinit Atomic<uint32_t> word{kNone};
 constinit Atomic<uint32_t> process{0};  // whose housekeeper that is
 
-bool rests(uint32_t state) { return state == kResting || state == kAsleep; }
+uint32_t state_of(Rest rest) {
+  return rest == Rest::kUntilCalled ? kAsleep : rest == Rest::kLinger ? kLingering : kResting;
+}
 
 }  // namespace
 
@@ -28,7 +30,7 @@ bool housekeeper_enter() {
 void housekeeper_forget() { word.store(kNone, order::relaxed); }  // relaxed: there is none
 
 Woken housekeeper_rest(Rest rest, uint64_t ms) {
-  const uint32_t state = rest == Rest::kUntilCalled ? kAsleep : kResting;
+  const uint32_t state = state_of(rest);
   uint32_t at_work = kAtWork;
   bool slept = true;
   // Relaxed, all three: the word is all there is to know.
@@ -56,7 +58,7 @@ void housekeeper_ring() {
   uint32_t found = word.load(order::relaxed);  // relaxed: the compare-and-swap decides
   while (found != kNone && found != kRung) {
     if (!word.compare_exchange(found, kRung, order::relaxed)) continue;  // relaxed: as above
-    if (rests(found)) os::wake(word);
+    if (found == kResting || found == kAsleep) os::wake(word);
     return;
   }
 }

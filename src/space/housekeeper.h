@@ -1,10 +1,11 @@
 // The housekeeper's word: whether there is one, whether it rests, and how it is woken. What it does is in core/clock.cc.
 //
-//                      start                call, of who has work          ring, by a thread that ends
-//   kNone  <-------------------->  kAtWork  <---- kAsleep, kCalled ----    kResting, kAsleep, kAtWork ---> kRung
-//           leave: only from here   ^  |             ^
-//                                   |  +-- rest -----+---> kResting
-//                                   +--- each way of waking
+//           enter              rest
+//   kNone  ------->  kAtWork  ------->  kResting, kAsleep, kLingering
+//     ^                | ^                 | time is up       | call, by who has work: only from kAsleep
+//     +----------------+ +-----------------+                  v
+//           leave      ^                                    kCalled, kRung     (ring, by a thread that ends: from
+//                      +--- its next rest finds that ----------+                kAtWork too)
 //
 // Every change is one read-modify-write of the word, so a ring between a look at the threads and the rest after it is
 // not lost. It sleeps by a futex on the word: who rings or calls makes at most one system call, and none while nobody
@@ -28,7 +29,9 @@ void housekeeper_forget();  // it could not be started; or the child of a fork h
 
 // ---- The housekeeper itself ----
 
-enum class Rest { kBetweenLooks, kUntilCalled };
+// Who lingers is not woken by a ring, but finds it afterwards: where threads come and go all the time, each end of one
+// would wake it.
+enum class Rest { kBetweenLooks, kUntilCalled, kLinger };
 // kRefused: the system does not let it sleep.
 Woken housekeeper_rest(Rest rest, uint64_t ms);
 bool housekeeper_leave();  // false: it was rung meanwhile
