@@ -8,8 +8,8 @@
 #include "config/options.h"
 #include "folio/bin.h"
 #include "os/os.h"
-#include "space/housekeeper.h"
 #include "space/chunk_table.h"
+#include "space/housekeeper.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 

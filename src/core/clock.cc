@@ -26,13 +26,13 @@ constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no sec
 constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
-constexpr unsigned kLooksAPeriod = 4;      // the housekeeper's
-constexpr unsigned kIdleTicks = 3;         // two ticks drain and purge all; then it sleeps until it is called
-constexpr uint64_t kTrustedLooks = 4;      // it is held up when it has not come for so many looks
-constexpr uint64_t kTrustedMs = 100;       // and so much more
-constexpr uint64_t kLingerMs = 20;         // before it leaves: threads may come again
-constexpr unsigned kLooksAfterRing = 4;    // the thread that rang has not ended yet
-constexpr uint64_t kAsleepAloneMs = 100;   // the first thread has left: the others' end is the process's
+constexpr unsigned kLooksAPeriod = 4;     // the housekeeper's
+constexpr unsigned kIdleTicks = 3;        // two ticks drain and purge all; then it sleeps until it is called
+constexpr uint64_t kTrustedLooks = 4;     // it is held up when it has not come for so many looks
+constexpr uint64_t kTrustedMs = 100;      // and so much more
+constexpr uint64_t kLingerMs = 20;        // before it leaves: threads may come again
+constexpr unsigned kLooksAfterRing = 4;   // the thread that rang has not ended yet
+constexpr uint64_t kAsleepAloneMs = 100;  // the first thread has left: the others' end is the process's
 constexpr uint64_t kRetryMs = 10000;
 
 constinit Atomic<uint64_t> next_tick{0};
@@ -165,8 +165,8 @@ bool keep_time() {
     const uint64_t now = os::now_ms();
     if (now < due) continue;
     due = now + period_ms();
-    next_tick.store(due, order::relaxed);                               // relaxed: a time
-    const int64_t dirty = page_counts.dirty.load(order::relaxed);       // relaxed: an estimate
+    next_tick.store(due, order::relaxed);                                                   // relaxed: a time
+    const int64_t dirty = page_counts.dirty.load(order::relaxed);                           // relaxed: an estimate
     const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) != dirty;  // relaxed: as above
     idle = busy ? 0 : idle + 1;
   }

@@ -271,8 +271,8 @@ bool create_detached(bool own_class) {
   // room for a program's large static TLS, which glibc takes from it
   pthread_attr_setstacksize(&attributes, size_t{256} << 10);
   pthread_t thread;
-  const bool created = own_class ? create_with_own_class(attributes)
-                                 : create_thread(&thread, &attributes, run_thread, nullptr) == 0;
+  const bool created =
+      own_class ? create_with_own_class(attributes) : create_thread(&thread, &attributes, run_thread, nullptr) == 0;
   pthread_attr_destroy(&attributes);
   return created;
 }

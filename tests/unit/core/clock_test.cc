@@ -441,8 +441,7 @@ TEST_F(Clock, AHousekeeperKeepsTheBoundLongBeforeATick) {
     };
     EXPECT_TRUE(comes_true(all_stays)) << "the calls themselves purge nothing, unless the housekeeper looks just then";
     // One look of the housekeeper ages, the next one purges what is too much; a tick would purge all, and later.
-    EXPECT_TRUE(comes_true([] { return dirty() <= static_cast<int64_t>(9 * kMiB); }, [] { sleep_ms(100); }))
-        << dirty();
+    EXPECT_TRUE(comes_true([] { return dirty() <= static_cast<int64_t>(9 * kMiB); }, [] { sleep_ms(100); })) << dirty();
     EXPECT_GT(dirty(), static_cast<int64_t>(4 * kMiB)) << "no more than that, or a huge page";
   }));
 }
