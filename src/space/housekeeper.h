@@ -1,4 +1,5 @@
-// The housekeeper's word: whether there is one, whether it rests, and how it is woken. What it does is in core/clock.cc.
+// The housekeeper's word: whether there is one, whether it rests, and how it is woken. What it does is in
+// core/clock.cc.
 //
 //           enter              rest
 //   kNone  ------->  kAtWork  ------->  kResting, kAsleep, kLingering

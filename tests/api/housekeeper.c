@@ -1,6 +1,6 @@
 /* Programs in whose life the housekeeper could get in the way, or be missing: one a mode, each a process of its own.
- * This one wraps pthread_create, as profilers and tracers do, under a lock under which it allocates. Ends with 0, with 77
- * where the system lacks what it needs, or with the line of the check that failed; a mode that hangs is ended by the
+ * This one wraps pthread_create, as profilers and tracers do, under a lock under which it allocates. Ends with 0, with
+ * 77 where the system lacks what it needs, or with the line of the check that failed; a mode that hangs is ended by the
  * test's time. */
 #define _GNU_SOURCE
 #include <dirent.h>
