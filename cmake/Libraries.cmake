@@ -17,6 +17,8 @@ file(GLOB_RECURSE folio_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cc
 set(folio_override_sources ${folio_sources})
 list(FILTER folio_override_sources INCLUDE REGEX "/src/api/override_[^/]*\\.cc$")
 list(REMOVE_ITEM folio_sources ${folio_override_sources})
+set(folio_override_pthread ${PROJECT_SOURCE_DIR}/src/api/override_pthread.cc)
+list(REMOVE_ITEM folio_override_sources ${folio_override_pthread})
 
 add_library(folio_objects OBJECT ${folio_sources})
 target_compile_options(folio_objects PRIVATE -ftls-model=initial-exec)
@@ -78,17 +80,18 @@ function(folio_shared_library name output)
     # Bound and sealed before the program starts; never unloaded, because threads hold its memory.
     -Wl,-z,now,-z,relro,-z,nodelete,-z,noexecstack
     -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/folio.map)
-  target_link_libraries(${name} PRIVATE Threads::Threads)
+  target_link_libraries(${name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
   target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
-# Two files are others in the shared library. In it alone, operator new looks for a C++ library that came late: a static
-# link has none, and would warn of dlopen. And in shared libraries the chunk table is readable only from the start;
-# glibc's loader can do that, musl's knows writable zero-filled data only, as the kernel does for programs.
+# Three files are other ones in the shared library. In it alone, operator new looks for a C++ library that came late, and
+# pthread_create for the next one: a static link has none, and would warn of dlopen. And in shared libraries the chunk
+# table is readable only from the start; glibc's loader can do that, musl's knows writable zero-filled data only, as the
+# kernel does for programs.
 check_symbol_exists(__GLIBC__ stdlib.h FOLIO_GLIBC)
 set(folio_shared_files override_new|chunk_table)
-add_library(folio_shared_objects OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc
+add_library(folio_shared_objects OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc ${folio_override_pthread}
                                         ${PROJECT_SOURCE_DIR}/src/space/chunk_table.cc)
 target_compile_definitions(folio_shared_objects PRIVATE FOLIO_SHARED=1)
 target_compile_options(folio_shared_objects PRIVATE -ftls-model=initial-exec)
@@ -110,11 +113,12 @@ target_link_options(folio_shared INTERFACE LINKER:--no-as-needed)
 add_library(folio::folio ALIAS folio_shared)
 
 # Every thread has a CPU of its own there: os::cpu() is bench/counts.cc's.
-add_library(folio_counts SHARED EXCLUDE_FROM_ALL ${folio_override_sources} ${PROJECT_SOURCE_DIR}/bench/counts.cc)
+add_library(folio_counts SHARED EXCLUDE_FROM_ALL ${folio_override_sources} ${folio_override_pthread}
+                                                  ${PROJECT_SOURCE_DIR}/bench/counts.cc)
 set_target_properties(folio_counts PROPERTIES OUTPUT_NAME folio-count LINKER_LANGUAGE C)
 target_compile_options(folio_counts PRIVATE -ftls-model=initial-exec)
 target_link_options(folio_counts PRIVATE -Wl,-z,now,-z,nodelete -Wl,--wrap=_ZN5folio2os3cpuEv)
-target_link_libraries(folio_counts PRIVATE folio_flags $<LINK_LIBRARY:WHOLE_ARCHIVE,folio_count>)
+target_link_libraries(folio_counts PRIVATE folio_flags ${CMAKE_DL_LIBS} $<LINK_LIBRARY:WHOLE_ARCHIVE,folio_count>)
 add_library(folio::embed ALIAS folio_embed)
 
 # One object holds the whole family, so a static link takes all of it or nothing, never a part beside the libc's own.

@@ -109,6 +109,12 @@ FOLIO_API bool folio_locate(const void *address, folio_place *place);
  * stays with them. */
 FOLIO_API size_t folio_collect(void);
 
+/* Sees to it that Folio's housekeeper runs, the thread that gives free memory back while the program is quiet, for as
+ * long as the program has several threads. False if the option `housekeeper` is off, or no thread can be had.
+ * libfolio.so starts it by itself where the program calls pthread_create; libfolio.a, libfolio.o and libfolio-embed.so
+ * cannot see that. Call it after you have started threads, not under a lock that pthread_create may take. */
+FOLIO_API bool folio_start_housekeeper(void);
+
 /* ---- Statistics ------------------------------------------------------------------------------------------ */
 
 /* A picture taken while others run: each figure is true of some recent moment, sums are not exact under load.

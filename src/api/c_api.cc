@@ -149,6 +149,11 @@ bool folio_locate(const void* address, folio_place* place) {
   return true;
 }
 
+bool folio_start_housekeeper(void) {
+  start();
+  return clock_start_housekeeper();
+}
+
 size_t folio_collect(void) { return clock_collect("folio_collect"); }
 
 bool folio_stats_get(folio_stats* stats) {

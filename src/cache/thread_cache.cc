@@ -10,6 +10,7 @@
 #include "folio/bin.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
+#include "space/housekeeper.h"
 #include "space/pages.h"
 
 namespace folio {
@@ -436,6 +437,8 @@ void thread_cache_end(void* value) {
   cache->empty_count = 0;
   return_claims(*cache, 0);
   thread_caches_put(*cache);
+  // The last but one, or the last; or the one whose end tells that the process ends with its threads.
+  if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
 }
 
 void thread_cache_forget(ThreadCache& c) {

@@ -9,6 +9,7 @@
 #include "config/options.h"
 #include "folio/purge.h"
 #include "os/os.h"
+#include "space/housekeeper.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/pages.h"
@@ -25,15 +26,19 @@ constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no sec
 constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
-constexpr unsigned kLooksAPeriod = 4;  // the housekeeper's
+constexpr unsigned kLooksAPeriod = 4;     // the housekeeper's
+constexpr unsigned kIdleTicks = 3;        // two ticks drain and purge all; then it sleeps until it is called
+constexpr uint64_t kTrustedLooks = 4;     // it is held up when it has not come for so many looks
+constexpr uint64_t kTrustedMs = 100;      // and so much more
+constexpr uint64_t kLingerMs = 20;        // before it leaves: threads may come again
+constexpr unsigned kLooksAfterRing = 4;   // the thread that rang has not ended yet
+constexpr uint64_t kAsleepAloneMs = 100;  // the first thread has left: the others' end is the process's
 constexpr uint64_t kRetryMs = 10000;
-constexpr uint64_t kAskAgainMs = 200;
 constexpr unsigned kGoneLooks = 16;  // for threads that are gone without a word, at each tick
 
 constinit Atomic<uint64_t> next_tick{0};
-enum : uint32_t { kNoThread = 0, kThread = 1 };
-constinit Atomic<uint32_t> housekeeper{kNoThread};
 constinit Atomic<uint64_t> no_thread_before{0};
+constinit Atomic<uint64_t> trusted_until{0};  // the housekeeper has looked by then, or it is held up
 constinit Atomic<uint64_t> next_look{0};
 constinit Atomic<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
 
@@ -80,9 +85,9 @@ void serve_request() {
   collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
 }
 
-// The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident, so it is
-// asked, now and then: what it counts beyond the objects of the bins and what is free is theirs, or the program's own.
-// Returns whether it was.
+// The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident; what it tells
+// without a file is the most that ever was. So all of them count, as far as the process has ever been so large. Returns
+// whether it was asked.
 bool learn_live_huge() {
   constexpr uint64_t kEveryMs = 100;
   const size_t live = huge_live_bytes();
@@ -91,10 +96,10 @@ bool learn_live_huge() {
   uint64_t due = next_look.load(order::relaxed);  // relaxed: a time
   // relaxed: whoever moves the time forward asks
   if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return false;
-  const size_t process = os::resident_bytes();
+  const size_t peak = os::peak_resident_bytes();
   const auto known = static_cast<size_t>(page_counts.resident.load(order::relaxed));  // relaxed: an estimate
-  const size_t rest = process > known ? process - known : 0;
-  set_live_huge(rest < live ? rest : live);
+  const size_t rest = peak > known ? peak - known : 0;
+  set_live_huge(peak != 0 && rest < live ? rest : live);
   return true;
 }
 
@@ -113,52 +118,109 @@ void look() {
   age_everything();
 }
 
-// The housekeeper's sleep, with looks in between while there is something to do.
-void rest(uint64_t ms) {
-  const uint64_t part = ms > period_ms() ? ms : ms / kLooksAPeriod + 1;
-  const uint64_t most = part < kSleepMostMs ? part : kSleepMostMs;
-  while (ms != 0) {
-    const uint64_t step = ms < most ? ms : most;
-    os::sleep_ms(step);
-    look();
-    ms -= step;
+// It keeps the time now: the program's calls leave that to it, unless it does not come for long after its next look.
+void keep_time_until(uint64_t next_look_ms) {
+  const uint64_t until = os::now_ms() + kTrustedLooks * next_look_ms + kTrustedMs;
+  trusted_until.store(until, order::relaxed);  // relaxed: a time
+  set_timekeeper(true);
+}
+
+// It is wanted whether or not there are several threads.
+bool wanted_always() {
+  return options.housekeeper == kHousekeeperOn ||
+         (options.housekeeper == kHousekeeperAuto && options.collect_from_outside == kCollectFromOutsideOn);
+}
+
+// Whether the housekeeper has nobody left to work for: a program of one thread does without, and main may have left by
+// pthread_exit. What the system does not tell must not keep the process from ending either.
+bool nobody_left() {
+  const unsigned threads = os::thread_total();
+  if (!wanted_always()) return threads <= 2;
+  return threads == 0 ? thread_count() == 0 : threads <= 2 && os::first_thread_left();
+}
+
+constinit bool cannot_rest = false;  // the housekeeper's own
+
+// Rests, and looks then which threads are left. False: the housekeeper is to leave.
+bool rest(Rest kind, uint64_t ms, bool* called) {
+  Woken woken = housekeeper_rest(kind, ms);
+  *called = woken == Woken::kCalled;
+  for (unsigned looks = woken == Woken::kRung ? kLooksAfterRing : 0;; --looks) {
+    cannot_rest = woken == Woken::kRefused;
+    if (cannot_rest) return false;
+    const bool alone = nobody_left();
+    if (!alone && looks == 0) return true;
+    woken = housekeeper_rest(Rest::kLinger, kLingerMs);
+    if (alone && nobody_left()) return false;
+    if (woken == Woken::kRung || looks == 0) looks = kLooksAfterRing;
   }
+}
+
+// Ticks, with looks in between, as long as there is something to do. False: the housekeeper is to leave.
+bool keep_time() {
+  const uint64_t part = period_ms() / kLooksAPeriod + 1;
+  const uint64_t step = part < kSleepMostMs ? part : kSleepMostMs;
+  uint64_t due = os::now_ms() + period_ms();
+  for (unsigned idle = 0; idle < kIdleTicks;) {
+    keep_time_until(step);
+    bool called;
+    if (!rest(Rest::kBetweenLooks, step, &called)) return false;
+    look();
+    const uint64_t now = os::now_ms();
+    if (now < due) continue;
+    due = now + period_ms();
+    next_tick.store(due, order::relaxed);                                                   // relaxed: a time
+    const int64_t dirty = page_counts.dirty.load(order::relaxed);                           // relaxed: an estimate
+    const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) != dirty;  // relaxed: as above
+    idle = busy ? 0 : idle + 1;
+  }
+  return true;
+}
+
+// Until it is called. False: the housekeeper is to leave.
+bool sleep() {
+  set_timekeeper(false);
+  for (bool called = false; !called;) {
+    const uint64_t most = os::first_thread_left() ? kAsleepAloneMs : kSleepMostMs;
+    if (!rest(Rest::kUntilCalled, most, &called)) return false;
+    if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+  }
+  return true;
+}
+
+// The program goes on as one that never had threads: within the bound, and with nothing to pass between them.
+void hand_over() {
+  set_timekeeper(false);
+  depot_trim(true);
+  if (const size_t excess = learn_excess()) purge_everything(PurgeWhich::kAll, excess);
+}
+
+bool is_worth_a_thread() {
+  return page_counts.resident.load(order::relaxed) > kWorthAThread || wanted_always();  // relaxed: an estimate
+}
+
+// Threads may have come while it left, and found it here. But not where it cannot sleep, or cannot know who is left.
+bool comes_back() {
+  if (cannot_rest || os::thread_total() == 0) {
+    no_thread_before.store(os::now_ms() + kRetryMs, order::relaxed);  // relaxed: a time
+    return false;
+  }
+  return !nobody_left() && housekeeper_enter();
 }
 
 void housekeeper_main(void*) {
-  uint64_t sleep = period_ms();
-  set_timekeeper(true);
-  // When the last of the program's threads is gone (main may have left by pthread_exit), so is this one.
-  while (thread_count() != 0 || options.housekeeper == kHousekeeperOn) {
-    rest(sleep);
-    next_tick.store(os::now_ms() + period_ms(), order::relaxed);                       // relaxed: a time
-    const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) > 0;  // relaxed: an estimate
-    sleep = busy ? period_ms() : sleep * 2 < kSleepMostMs ? sleep * 2 : kSleepMostMs;
-  }
-  set_timekeeper(false);
-  housekeeper.store(kNoThread, order::release);  // [housekeeper] release: pairs with start_housekeeper
+  do {
+    while ((!is_worth_a_thread() || keep_time()) && sleep()) {
+    }
+    hand_over();
+  } while (!housekeeper_leave() || comes_back());
 }
 
-// Threads that have never allocated count too: a server's may be of that kind, and it then lies idle with all it freed.
-bool has_threads() { return thread_count() > 1 || (thread_count() == 1 && os::thread_total() > 1); }
-
-void start_housekeeper(uint64_t now) {
-  const bool always = options.housekeeper == kHousekeeperOn || (options.housekeeper == kHousekeeperAuto &&
-                                                                options.collect_from_outside == kCollectFromOutsideOn);
-  const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
-  const bool possible = always || (options.housekeeper == kHousekeeperAuto && resident > kWorthAThread);
-  uint32_t none = kNoThread;
-  if (!possible || housekeeper.load(order::relaxed) != kNoThread) return;  // relaxed: a look first
-  if (now < no_thread_before.load(order::relaxed)) return;                 // relaxed: a time
-  if (!always && !has_threads()) {
-    no_thread_before.store(now + kAskAgainMs, order::relaxed);  // relaxed: a time
-    return;
-  }
-  // [housekeeper] acquire: the thread before this one has left; pairs with housekeeper_main.
-  if (!housekeeper.compare_exchange(none, kThread, order::acquire)) return;
-  if (os::start_thread(housekeeper_main, nullptr)) return;
-  no_thread_before.store(now + kRetryMs, order::relaxed);  // relaxed: a time
-  housekeeper.store(kNoThread, order::relaxed);            // relaxed: there was none
+// It is called by who has work for it, at most once for each of its sleeps.
+void call_if_asleep() {
+  if (!housekeeper_sleeps() || !is_worth_a_thread()) return;
+  keep_time_until(0);
+  housekeeper_call();
 }
 
 // Of a heap that is freed in random order what is left at last is what the CPU caches hold: 1 MiB of objects, each of
@@ -176,6 +238,7 @@ bool drain_what_pins() {
 }
 
 FOLIO_NOINLINE void keep_bound() {
+  call_if_asleep();
   size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   if (drain_what_pins()) excess = learn_excess();
@@ -198,13 +261,16 @@ FOLIO_NOINLINE void keep_bound() {
 
 namespace {
 
-FOLIO_NOINLINE void look_at_time(SlowCall call) {
+FOLIO_NOINLINE void look_at_time() {
   const uint64_t now = os::now_ms();
   uint64_t due = next_tick.load(order::relaxed);  // relaxed: a time
-  if (call == SlowCall::kMalloc) start_housekeeper(now);
-  if (now < due) return;
-  const bool has_thread = housekeeper.load(order::relaxed) == kThread;  // relaxed: a hint
-  if (has_thread && now < due + 2 * kSleepMostMs) return;
+  if (timekeeper_runs()) {
+    if (now < trusted_until.load(order::relaxed)) return;  // relaxed: a time
+    // It is held up, or this is a process that was copied without it: the calls take over until it comes.
+    set_timekeeper(false);
+  }
+  call_if_asleep();
+  if (now < due || timekeeper_runs()) return;
   // Relaxed: whoever moves the time forward runs the tick.
   if (!next_tick.compare_exchange(due, now + period_ms(), order::relaxed) || due == 0) return;
   tick(kStepBytes);
@@ -212,25 +278,40 @@ FOLIO_NOINLINE void look_at_time(SlowCall call) {
 
 }  // namespace
 
-void clock_after_slow_call(SlowCall call) {
+void clock_after_slow_call() {
   if (dirty_over_floor()) keep_bound();
   // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc
   // also where mallocs and frees take turns.
   const ThreadCache* cache = thread_state.cache;
   if (cache != nullptr && cache->activity.load(order::relaxed) % 16 >= 2) return;  // relaxed: the thread's own
-  look_at_time(call);
+  look_at_time();
 }
 
-void clock_after_large_call(SlowCall call) {
+void clock_after_large_call() {
   if (dirty_over_floor()) keep_bound();
-  look_at_time(call);
+  look_at_time();
 }
 
-void clock_after_cached_large_call(SlowCall call) {
+void clock_after_cached_large_call() {
   if (ThreadCache* cache = thread_state.cache) {
     cache->activity.store(cache->activity.load(order::relaxed) + 1, order::relaxed);  // relaxed: the thread's own
   }
-  clock_after_slow_call(call);
+  clock_after_slow_call();
+}
+
+bool clock_start_housekeeper() {
+  if (options.housekeeper == kHousekeeperOff) return false;
+  const uint64_t now = os::now_ms();
+  if (now < no_thread_before.load(order::relaxed)) return false;  // relaxed: a time
+  if (!housekeeper_enter()) return true;
+  if (os::start_thread(housekeeper_main, nullptr)) return true;
+  no_thread_before.store(now + kRetryMs, order::relaxed);  // relaxed: a time
+  housekeeper_forget();
+  return false;
+}
+
+void clock_start_housekeeper_if_on() {
+  if (wanted_always()) clock_start_housekeeper();
 }
 
 size_t clock_collect(const char* function) {
@@ -246,7 +327,7 @@ size_t clock_collect(const char* function) {
 
 void clock_after_fork() {
   set_timekeeper(false);
-  housekeeper.store(kNoThread, order::relaxed);  // relaxed: the child has one thread
+  housekeeper_forget();
 }
 
 }  // namespace folio

@@ -4,9 +4,13 @@
 //                                 and depot of what two ticks did not touch
 //   bound                         free resident memory over dirty_excess() goes, in steps, if it is not used soon
 //
-// Who runs it: the housekeeper, a thread that starts once there are several threads and something to give back, and
-// stays; else, and if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes.
+// Who runs it: the housekeeper, a thread of Folio's own, while the program has several threads and something to give
+// back; else, and if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes.
 // Whoever moves the time of the next tick forward runs that tick; nobody waits.
+//
+// The housekeeper starts where the program starts threads (api/), never in a malloc or free, where the program may hold
+// any lock. It sleeps until there is something to do, a slow call wakes it then, and it leaves soon after the program's
+// other threads.
 #pragma once
 
 #include <stddef.h>
@@ -19,14 +23,18 @@ namespace folio {
 inline constexpr size_t kStepBytes = size_t{512} << 10;
 inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 
-// Called at the end of each slow malloc and free. Only a malloc may start the housekeeper: a free may be called by the
-// C library while it holds the lock that starting a thread takes.
-enum class SlowCall { kMalloc, kFree };
-void clock_after_slow_call(SlowCall call);
+// Called at the end of each slow malloc and free. They may wake the housekeeper.
+void clock_after_slow_call();
 // The same after a call that no thread cache counts: of a huge object, or a large one that the CPU cache does not have.
-void clock_after_large_call(SlowCall call);
+void clock_after_large_call();
 // And after one that it has.
-void clock_after_cached_large_call(SlowCall call);
+void clock_after_cached_large_call();
+
+// Sees to it that a housekeeper runs, unless it is off. False if there can be none. Calls functions of the libc that
+// take locks: not for a malloc or free.
+bool clock_start_housekeeper();
+// The same where the options want one also for a single thread: when the process starts, and in the child of a fork.
+void clock_start_housekeeper_if_on();
 
 // Everything that can go now. Returns bytes given back.
 size_t clock_collect(const char* function);

@@ -79,13 +79,13 @@ void release_slow(void* object, const char* function) {
   if (code == kCodeNone) return report_foreign(object, function);
   if (is_huge(code)) {
     release_huge(object, function);
-    return clock_after_large_call(SlowCall::kFree);
+    return clock_after_large_call();
   }
   if (code == kCodeLarge) {
     const unsigned granules = large_park(object);
     if (granules == 0) return report_large(object, function);
-    if (cpu_cache_put_large(object, granules)) return clock_after_cached_large_call(SlowCall::kFree);
-    return clock_after_large_call(SlowCall::kFree);
+    if (cpu_cache_put_large(object, granules)) return clock_after_cached_large_call();
+    return clock_after_large_call();
   }
   if (*thread_tops.top[code] == object) return report_double_free(function, object, bin_id(code));
   if (ThreadCache* cache = thread_cache()) {
@@ -93,7 +93,7 @@ void release_slow(void* object, const char* function) {
   } else {
     give_objects(bin_id(code), &object, 1, function);
   }
-  clock_after_slow_call(SlowCall::kFree);
+  clock_after_slow_call();
 }
 
 bool find_extent_slow(const void* object, const char* function, Extent* extent) {

@@ -26,12 +26,15 @@ void after_fork_in_child() {
   clock_after_fork();
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);
+  clock_start_housekeeper_if_on();
 }
 
 // Before main, so that options are read and fork is known even if nothing was allocated yet.
 [[gnu::constructor]] void start_early() {
   chunk_table_close();
   start();
+  os::remember_cpus();
+  clock_start_housekeeper_if_on();
 }
 
 }  // namespace

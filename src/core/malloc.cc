@@ -45,7 +45,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
     return object == nullptr ? out_of_memory() : object;
   }
   if (zeroed) zero_pages(block->base, size < block->touched_bytes ? size : block->touched_bytes);
-  clock_after_large_call(SlowCall::kMalloc);
+  clock_after_large_call();
   return block->base;
 }
 
@@ -55,13 +55,13 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   void* object = alignment <= 64 ? cpu_cache_get_large(large_granules(size)) : nullptr;
   if (object != nullptr) {
     large_unpark(object, size, zeroed);
-    clock_after_cached_large_call(SlowCall::kMalloc);
+    clock_after_cached_large_call();
     return object;
   }
   object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
-  clock_after_large_call(SlowCall::kMalloc);
+  clock_after_large_call();
   return object == nullptr ? out_of_memory() : object;
 }
 
@@ -78,7 +78,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   }
   if (object == nullptr) object = allocate_in_larger_bin(bin);
   if (object == nullptr && huge_unmap_free() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
-  clock_after_slow_call(SlowCall::kMalloc);
+  clock_after_slow_call();
   return object == nullptr ? out_of_memory() : object;
 }
 

@@ -109,20 +109,12 @@ namespace {
 
 // A page that comes by a fault of its own costs about twice as much as one of sixteen that come at once (measured). So
 // the pages from `unit` on come together, as many as are a sixteenth of what lies below them in the chunk, all of which
-// was wanted before them.
+// was wanted before them. (A heap of 200 MiB without huge pages grows in 5 to 12 % less time.) Only of objects so
+// small that every use of one touches its page. Rejected: to ask the kernel whether the pages below are there
+// (mincore), which sandboxes answer by killing, and which cost 5 % of that time.
 constexpr unsigned kAheadShift = 4;
 constexpr size_t kAheadMost = size_t{64} << 10;
-
-// Whether the program writes to what it allocates: most of the pages just below `start` are there.
-bool touches(const char* start) {
-  constexpr unsigned kPages = 16;
-  const size_t bytes = kPages * os::page_bytes();
-  unsigned char there[kPages];
-  if (!os::residency(start - bytes, bytes, there)) return false;
-  unsigned count = 0;
-  for (const unsigned char page : there) count += page & 1u;
-  return count >= kPages / 2;
-}
+constexpr size_t kAheadObjectMost = 1024;
 
 void touch_ahead(Descriptor& d, unsigned unit) {
   const BinInfo& info = d.info();
@@ -131,7 +123,7 @@ void touch_ahead(Descriptor& d, unsigned unit) {
   // The last unit may be a part of one.
   const size_t left = round_up(size_t{info.objects} * info.size, os::page_bytes()) - offset;
   const size_t bytes = wanted < left ? round_down(wanted, os::page_bytes()) : left;
-  if (bytes <= os::page_bytes() || !touches(d.first + offset)) return;
+  if (bytes <= os::page_bytes()) return;
   if (!commit_to(d, static_cast<size_t>(d.first - d.chunk()) + offset + bytes)) return;
   // Units that nobody has, claimed while their pages come. Not the last one, which may end within a page.
   const unsigned units = units_of(info);
@@ -171,7 +163,7 @@ void note_taken_folio(Descriptor& d, unsigned folio) {
   count_resident(bytes_of(folios * kFolioObjects, info));
   // Its neighbours are free and resident.
   if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));
-  touch_ahead(d, unit);
+  if (info.size <= kAheadObjectMost) touch_ahead(d, unit);
 }
 
 void note_all_resident(Descriptor& d) {

@@ -2,11 +2,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -23,6 +26,8 @@
 extern "C" {
 [[gnu::weak]] extern const ptrdiff_t __rseq_offset;
 [[gnu::weak]] extern const unsigned __rseq_size;
+// musl has none.
+[[gnu::weak]] int folio_attr_setaffinity(pthread_attr_t*, size_t, const void*) asm("pthread_attr_setaffinity_np");
 }
 
 #ifndef MREMAP_DONTUNMAP
@@ -105,31 +110,23 @@ bool purge(void* address, size_t bytes) {
   return !failed(call(SYS_madvise, address, bytes, MADV_DONTNEED));
 }
 
-bool residency(const void* address, size_t bytes, unsigned char* pages) {
-  return !failed(call(SYS_mincore, address, bytes, pages));
-}
-
 namespace {
 
 bool move_range(char* from, char* to, size_t bytes) {
   // MREMAP_DONTUNMAP (Linux 5.7) leaves `from` mapped and empty, so no other thread's mmap can land there.
   if (failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to))) return false;
   // qemu-user does so too, but takes `from` for unmapped: it ignores purges of it without a word, and faults where
-  // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again.
-  unsigned char page;
-  if (call(SYS_mincore, from, page_bytes(), &page) == -ENOMEM && map(bytes, PROT_READ | PROT_WRITE, from) != nullptr) {
+  // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again. Whether it is
+  // known tells a call that reads from it, an empty set of signals; one that any sandbox lets pass.
+  if (call(SYS_rt_sigprocmask, SIG_BLOCK, from, nullptr, 8) == -EFAULT && map(bytes, PROT_READ | PROT_WRITE, from) != nullptr) {
     refuse_huge_pages(from, bytes);
   }
   return true;
 }
 
+// By a call that changes nothing where it is.
 bool is_mapped(char* address, size_t bytes) {
-  unsigned char pages[64];
-  const size_t step = sizeof pages * page_bytes();
-  for (size_t done = 0; done < bytes; done += step) {
-    if (!residency(address + done, bytes - done < step ? bytes - done : step, pages)) return false;
-  }
-  return true;
+  return call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE) != -ENOMEM;
 }
 
 }  // namespace
@@ -244,12 +241,37 @@ uint64_t now_ms() {
   return static_cast<uint64_t>(t.tv_sec) * 1000 + static_cast<uint64_t>(t.tv_nsec) / 1000000;
 }
 
-void sleep_ms(uint64_t ms) {
+bool wait(Atomic<uint32_t>& word, uint32_t value, uint64_t ms) {
   timespec t{static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000 * 1000000)};
-  call(SYS_nanosleep, &t, nullptr);
+  const long result = call(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &t, nullptr, 0);
+  return !failed(result) || result == -ETIMEDOUT || result == -EAGAIN || result == -EINTR;
 }
 
+void wake(Atomic<uint32_t>& word) { call(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
+
 namespace {
+
+// As many CPUs as a kernel may have; a longer mask is not remembered.
+constexpr size_t kMaskBytes = 1024;
+struct Cpus {
+  alignas(8) unsigned char mask[kMaskBytes];
+  size_t bytes;  // 0: unknown
+};
+constinit Cpus first_cpus{};
+
+// The mask of a thread, or of the caller for 0.
+Cpus cpus_of(uint32_t thread) {
+  Cpus cpus{};
+  const long bytes = call(SYS_sched_getaffinity, thread, kMaskBytes, cpus.mask);
+  cpus.bytes = failed(bytes) ? 0 : static_cast<size_t>(bytes);
+  return cpus;
+}
+
+// Whether the calling thread is one that others are not to inherit from.
+bool other_cpus() {
+  return first_cpus.bytes != 0 && __builtin_memcmp(cpus_of(0).mask, first_cpus.mask, first_cpus.bytes) != 0;
+}
+bool other_class() { return call(SYS_sched_getscheduler, 0) != SCHED_OTHER; }
 
 struct ThreadStart {
   void (*main)(void*);
@@ -257,29 +279,59 @@ struct ThreadStart {
 };
 // Only one thread is ever started at a time (the housekeeper guards it), so its arguments can lie here.
 constinit ThreadStart thread_start{};
+constinit CreateThread* create_thread = pthread_create;
 
+// What its maker could not give it on the way: it then runs late where its maker's CPU is busy.
 void* run_thread(void*) {
   const ThreadStart start = thread_start;
+  const sched_param ordinary{};
+  if (other_class()) call(SYS_sched_setscheduler, 0, SCHED_OTHER, &ordinary);
+  if (other_cpus()) call(SYS_sched_setaffinity, 0, first_cpus.bytes, first_cpus.mask);
   start.main(start.argument);
   return nullptr;
 }
 
-}  // namespace
+// Only where they differ: a sandbox may kill who asks for them.
+bool create_with_own_class(pthread_attr_t& attributes) {
+  const sched_param ordinary{};
+  if (other_class()) {
+    pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
+    pthread_attr_setschedpolicy(&attributes, SCHED_OTHER);
+    pthread_attr_setschedparam(&attributes, &ordinary);
+  }
+  if (&folio_attr_setaffinity != nullptr && other_cpus()) {
+    folio_attr_setaffinity(&attributes, first_cpus.bytes, first_cpus.mask);
+  }
+  pthread_t thread;
+  return create_thread(&thread, &attributes, run_thread, nullptr) == 0;
+}
 
-bool start_thread(void (*main)(void*), void* argument) {
-  thread_start = {main, argument};
+bool create_detached(bool own_class) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return false;
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   // room for a program's large static TLS, which glibc takes from it
   pthread_attr_setstacksize(&attributes, size_t{256} << 10);
+  pthread_t thread;
+  const bool created =
+      own_class ? create_with_own_class(attributes) : create_thread(&thread, &attributes, run_thread, nullptr) == 0;
+  pthread_attr_destroy(&attributes);
+  return created;
+}
+
+}  // namespace
+
+void remember_cpus() { first_cpus = cpus_of(process_id()); }
+
+void create_threads_by(CreateThread* create) { create_thread = create; }
+
+bool start_thread(void (*main)(void*), void* argument) {
+  thread_start = {main, argument};
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const bool started = pthread_create(&thread, &attributes, run_thread, nullptr) == 0;
+  const bool started = create_detached(true) || create_detached(false);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
   return started;
 }
 
@@ -342,6 +394,21 @@ unsigned thread_total() {
 uint32_t thread_id() { return static_cast<uint32_t>(call(SYS_gettid)); }
 
 bool thread_exists(uint32_t id) { return call(SYS_tgkill, call(SYS_getpid), id, 0) != -ESRCH; }
+
+bool in_first_thread() { return call(SYS_gettid) == call(SYS_getpid); }
+
+bool first_thread_left() {
+  char target[8];  // as much of it as fits
+  return call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", target, sizeof target) == -ENOENT;
+}
+
+uint32_t process_id() { return static_cast<uint32_t>(call(SYS_getpid)); }
+
+size_t peak_resident_bytes() {
+  rusage usage{};
+  // Of the thread, since that of the process is a walk over all of its threads; the peak is the process's in both.
+  return failed(call(SYS_getrusage, RUSAGE_THREAD, &usage)) ? 0 : static_cast<size_t>(usage.ru_maxrss) << 10;
+}
 
 size_t resident_bytes() {
   const long file = call(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC);

@@ -5,8 +5,11 @@
 // these three safe in a signal handler.
 #pragma once
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/atomic.h"
 
 namespace folio::os {
 
@@ -41,9 +44,6 @@ bool prefer_huge_pages(void* address, size_t bytes);
 // Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
 bool purge(void* address, size_t bytes);
 
-// Which pages of a page-aligned range are resident: one byte for each, its lowest bit. False if that is not known.
-bool residency(const void* address, size_t bytes, unsigned char* pages);
-
 // Moves the pages of [from, from + bytes) to `to`, which was reserved; what was moved reads as zero at `from`. Returns
 // how many bytes, from the start, were moved: all of them, or a multiple of `step` that is less. *destroyed: nothing
 // was moved and `to` must not be used any more.
@@ -73,10 +73,19 @@ unsigned cpu();
 // Milliseconds of a clock that only goes forward; coarse (some milliseconds), cheap.
 uint64_t now_ms();
 
-// Sleeps. May be woken early.
-void sleep_ms(uint64_t ms);
+// Sleeps as long as `word` holds `value`, until wake() or the time is up; may end early. False if the system refuses.
+bool wait(Atomic<uint32_t>& word, uint32_t value, uint64_t ms);
+void wake(Atomic<uint32_t>& word);  // all that sleep on it
 
-// Runs main(argument) on a new thread that receives no signals. False if there can be none. Not in a signal handler.
+// The CPUs on which the process's first thread may run, as they are now: those of threads to be started.
+void remember_cpus();
+
+// By what the libc's or another pthread_create; set before the first thread is started.
+using CreateThread = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+void create_threads_by(CreateThread* create);
+
+// Runs main(argument) on a new thread, which receives no signals and has the CPUs that were remembered and the ordinary
+// scheduling class, whatever its maker has. False if there can be none. Not in a signal handler.
 bool start_thread(void (*main)(void*), void* argument);
 
 // Asks for a call of `ended(value)` in the calling thread when it ends, `value` not null; `ended` is the same in all
@@ -99,15 +108,25 @@ const char* environment(const char* name);
 void write_error(const char* text, size_t length);  // to standard error, whole if it can be
 [[noreturn]] void abort_process();
 
-// How many threads the process has, whoever made them; 0 if unknown. Asks the system each time.
+uint32_t process_id();
+
+// How many threads the process has, whoever made them; 0 if unknown. A first thread that has left counts until the
+// process ends.
 unsigned thread_total();
 
 // The calling thread's number, unique in the process while it lives, and whether a thread of this process has a number.
 // Ask the system each time.
 uint32_t thread_id();
 bool thread_exists(uint32_t id);
+bool in_first_thread();  // of the process: main's, or the one that forked
 
-// Resident bytes of the process, 0 if unknown. Reads a file of the system; for statistics only.
+// Whether the process's first thread has left, by pthread_exit. False if unknown.
+bool first_thread_left();
+
+// Resident bytes of the process, 0 if unknown. Reads a file of the system: for statistics only.
 size_t resident_bytes();
+
+// The most that the process ever had resident, or more; 0 if unknown. Opens no file.
+size_t peak_resident_bytes();
 
 }  // namespace folio::os

@@ -86,45 +86,15 @@ size_t dirty_over_bound() {
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }
 
-namespace {
-
-// Whole pages, at most kZeroPages of them. One that is not resident need not read as zero: it may be swapped out. To
-// give it back costs less than to touch it.
-constexpr unsigned kZeroPages = 256;
-void zero_whole_pages(char* start, size_t bytes) {
-  const size_t page = os::page_bytes();
-  const auto count = static_cast<unsigned>(bytes / page);
-  unsigned char there[kZeroPages];
-  if (!os::residency(start, bytes, there)) {
-    __builtin_memset(start, 0, bytes);
-    return;
-  }
-  unsigned resident = 0;
-  for (unsigned i = 0; i < count; ++i) resident += there[i] & 1;
-  if (resident < count / 2 && purge_pages(start, bytes)) return;
-  for (unsigned i = 0, end; i < count; i = end) {
-    for (end = i + 1; end < count && ((there[end] ^ there[i]) & 1) == 0;) ++end;
-    char* const from = start + i * page;
-    if ((there[i] & 1) != 0 || !os::purge(from, (end - i) * page)) __builtin_memset(from, 0, (end - i) * page);
-  }
-}
-
-}  // namespace
-
 void zero_pages(char* start, size_t bytes) {
-  constexpr size_t kWorthAsking = size_t{64} << 10;  // a system call is worth about as much
   const size_t page = os::page_bytes();
   auto* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), page));
   auto* const end = reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(start + bytes), page));
-  if (bytes < kWorthAsking || first >= end) {
+  if (bytes < kZeroByPurge || !purge_pages(first, static_cast<size_t>(end - first))) {
     __builtin_memset(start, 0, bytes);
     return;
   }
   __builtin_memset(start, 0, static_cast<size_t>(first - start));
-  for (char* at = first; at < end; at += kZeroPages * page) {
-    const auto rest = static_cast<size_t>(end - at);
-    zero_whole_pages(at, rest < kZeroPages * page ? rest : kZeroPages * page);
-  }
   __builtin_memset(end, 0, static_cast<size_t>(start + bytes - end));
 }
 

@@ -61,8 +61,12 @@ bool timekeeper_runs();
 // A purge takes no more than this by one call, so that none holds the kernel's lock on the process's memory for long.
 inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
 
-// Makes a range read as zero whose pages may be resident. Where few of them are, because a program uses little of such
-// arrays, they go back to the kernel; else they are cleared, and the others are not touched.
+// Makes a range read as zero whose pages may be resident. To clear them costs a program that uses all of them a
+// twentieth of what it costs to give them back and touch them anew, while they fit into a cache, a third to a seventh
+// above; where it uses every sixteenth page the two cost the same (64 KiB to 64 MiB, 4 KiB pages, Linux 6.18). So only
+// what is so large that a sparse array's pages weigh more goes back to the kernel. Rejected: to ask the kernel which
+// are there (mincore), which sandboxes answer by killing.
+inline constexpr size_t kZeroByPurge = size_t{16} << 20;
 void zero_pages(char* start, size_t bytes);
 
 // Purges and counts. False if the kernel refuses, as of pages that the program has locked.

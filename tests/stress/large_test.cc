@@ -108,6 +108,7 @@ class LargeWorker {
 // Rounds of work with a quiet moment after each, in which every invariant must hold.
 TEST(Stress, LargeObjectsOfAllSizes) {
   ASSERT_TRUE(configured);
+  ASSERT_TRUE(folio::clock_start_housekeeper());
   constexpr unsigned kThreads = 4;
   Mailboxes mailboxes(8);
   const Deadline deadline(6);

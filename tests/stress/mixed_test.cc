@@ -14,6 +14,7 @@ const bool configured = [] {
 
 void run_threads(unsigned count, double seconds, size_t largest) {
   ASSERT_TRUE(configured);
+  ASSERT_TRUE(folio::clock_start_housekeeper());
   Mailboxes mailboxes(256);
   const Deadline deadline(seconds);
   constexpr uint64_t kStepsLeast = 1000;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -59,6 +60,13 @@ inline std::vector<folio::BinId> all_bins() {
 // locked.
 inline bool lock_page(void* address) { return syscall(SYS_mlock, address, size_t{1}) == 0; }
 inline void unlock_page(void* address) { syscall(SYS_munlock, address, size_t{1}); }
+
+// Which pages of a page-aligned range are resident: one byte for each, its lowest bit. False if that is not known.
+inline bool residency(const void* address, size_t bytes, unsigned char* pages) {
+  return mincore(const_cast<void*>(address), bytes, pages) == 0;
+}
+
+inline void sleep_ms(unsigned ms) { usleep(ms * 1000); }
 
 // Whether this process may read itself through the kernel. Not under qemu-user, which lacks the call, nor under some
 // filters.

@@ -67,7 +67,7 @@ inline void expect_everything_free() {
   for (unsigned i = 0; i < 400; ++i) {
     folio::clock_collect("test");
     if (folio::page_counts.resident.load(folio::order::relaxed) == 0) break;
-    folio::os::sleep_ms(5);
+    sleep_ms(5);
   }
   for (const folio::BinId bin : all_bins()) {
     EXPECT_EQ(folio::bin_stats(bin).taken, 0u) << "bin " << index(bin);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "unit/child.h"
 #include "unit/stderr_capture.h"
 #include "unit/support.h"
 
@@ -196,37 +198,13 @@ TEST(Os, PurgeOfWhatCannotGoIsRefused) {
   EXPECT_EQ(errno, 0);
 }
 
-TEST(Os, ResidencyIsWhatIsTouched) {
-  const Reserved space(64 * page);
-  unsigned char there[64];
-  memset(there, 0xff, sizeof there);
-  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
-  for (const unsigned char one : there) EXPECT_EQ(one & 1, 0);
-  for (size_t i = 0; i < 64; i += 3) space.at()[i * page] = 1;
-  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
-  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(there[i] & 1, i % 3 == 0) << i;
-  EXPECT_TRUE(os::purge(space.at(), 32 * page));
-  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
-  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(there[i] & 1, i >= 32 && i % 3 == 0) << i;
-}
-
-TEST(Os, ResidencyOfWhatIsNotMappedIsNotKnown) {
-  Reserved space(4 * page);
-  space.unmap(2 * page, page);
-  unsigned char there[4];
-  errno = 0;
-  EXPECT_FALSE(os::residency(space.at(), 4 * page, there));
-  EXPECT_FALSE(os::residency(space.at() + 8, page, there)) << "no page starts there";
-  EXPECT_EQ(errno, 0);
-}
-
 TEST(Os, PopulatedPagesAreResidentAndZero) {
   const Reserved space(64 * page);
   space.at()[5 * page] = 7;
   errno = 0;
   const bool done = os::populate(space.at(), 32 * page);
   unsigned char there[64];
-  ASSERT_TRUE(os::residency(space.at(), 64 * page, there));
+  ASSERT_TRUE(residency(space.at(), 64 * page, there));
   if (!done || there[0] == 0) GTEST_SKIP() << "this kernel (before 5.14) cannot, or an emulator does not";
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(there[i] & 1, i < 32) << i;
   EXPECT_EQ(space.at()[5 * page], 7) << "what is there stays";
@@ -242,7 +220,7 @@ TEST(Os, ThreadTotalCountsThreadsThatNeverAllocated) {
   const auto join = [&](std::thread& thread) {
     thread.join();
     const std::string entry = "/proc/self/task/" + std::to_string(id);
-    while (access(entry.c_str(), F_OK) == 0) os::sleep_ms(1);
+    while (access(entry.c_str(), F_OK) == 0) sleep_ms(1);
   };
   std::atomic<bool> stop{true};
   const auto run = [&] {
@@ -430,18 +408,44 @@ TEST(Os, CpuIsASmallNumberInEveryThread) {
   EXPECT_EQ(wrong, 0u);
 }
 
-TEST(Os, ClockGoesForwardWithSleep) {
+TEST(Os, ClockGoesForward) {
   const uint64_t before = os::now_ms();
-  const auto begin = std::chrono::steady_clock::now();
-  os::sleep_ms(60);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(60));
   // It is a coarse clock, which may lag behind for a while.
-  for (unsigned i = 0; i < 1000 && os::now_ms() < before + 40; ++i) os::sleep_ms(10);
+  for (unsigned i = 0; i < 1000 && os::now_ms() < before + 40; ++i) sleep_ms(10);
   const uint64_t after = os::now_ms();
   EXPECT_GE(after, before + 40);
   EXPECT_LT(after, before + 60000);
-  os::sleep_ms(0);
   EXPECT_GE(os::now_ms(), after);
+}
+
+TEST(Os, WaitEndsWithItsTime) {
+  Atomic<uint32_t> word{7};
+  const auto begin = std::chrono::steady_clock::now();
+  // It may end early, by a signal.
+  while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(60)) EXPECT_TRUE(os::wait(word, 7, 60));
+  EXPECT_TRUE(os::wait(word, 7, 0));
+  EXPECT_TRUE(os::wait(word, 8, 3600000)) << "the word holds another value";
+}
+
+TEST(Os, WakeEndsAWait) {
+  Atomic<uint32_t> word{7};
+  std::thread waker([&] {
+    sleep_ms(20);
+    word.store(8, order::relaxed);
+    os::wake(word);
+  });
+  while (word.load(order::relaxed) == 7) EXPECT_TRUE(os::wait(word, 7, 3600000));
+  waker.join();
+}
+
+TEST(Os, AWaitThatTheSystemRefusesSaysSo) {
+  const int result = in_child([] {
+    if (!refuse_call(SYS_futex, EPERM)) return kCannot;
+    Atomic<uint32_t> word{7};
+    return os::wait(word, 7, 1) ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
 }
 
 struct SeenByThread {
@@ -462,12 +466,94 @@ TEST(Os, StartThreadRunsWithoutSignals) {
       },
       &seen));
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
-  while (seen.ready.load(std::memory_order_acquire) == 0) os::sleep_ms(1);
+  while (seen.ready.load(std::memory_order_acquire) == 0) sleep_ms(1);
   EXPECT_EQ(seen.argument, &seen);
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPROF}) {
     EXPECT_EQ(sigismember(&seen.blocked, signal), 1) << signal;
     EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << "the caller's own mask is as it was";
   }
+}
+
+cpu_set_t cpus_here() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  EXPECT_EQ(sched_getaffinity(0, sizeof cpus, &cpus), 0);
+  return cpus;
+}
+
+std::atomic<unsigned> seen_class{0};
+cpu_set_t seen_cpus;
+
+// By a thread that is bound to one CPU and, where it may, of another class.
+void start_from_a_bound_thread() {
+  seen_class = 0;
+  std::thread([] {
+    cpu_set_t one = cpus_here();
+    for (int cpu = 0, left = CPU_COUNT(&one); left > 1; ++cpu) {
+      if (!CPU_ISSET(cpu, &one)) continue;
+      CPU_CLR(cpu, &one);
+      --left;
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    const sched_param idle{};
+    ASSERT_EQ(sched_setscheduler(0, SCHED_BATCH, &idle), 0);
+    ASSERT_TRUE(os::start_thread(
+        [](void*) {
+          seen_cpus = cpus_here();
+          seen_class = 1 + static_cast<unsigned>(sched_getscheduler(0));
+        },
+        nullptr));
+  }).join();
+  while (seen_class == 0) sleep_ms(1);
+}
+
+TEST(Os, StartThreadHasTheCpusAndTheClassOfTheProcess) {
+  const cpu_set_t all = cpus_here();
+  os::remember_cpus();
+  start_from_a_bound_thread();
+  EXPECT_EQ(seen_class, 1u + SCHED_OTHER);
+  EXPECT_TRUE(CPU_EQUAL(&seen_cpus, &all));
+}
+
+// What cannot be given with it, it takes itself.
+TEST(Os, StartThreadTakesWhatItsMakerCannotGive) {
+  const cpu_set_t all = cpus_here();
+  os::remember_cpus();
+  os::create_threads_by([](pthread_t* thread, const pthread_attr_t* attributes, void* (*main)(void*), void* argument) {
+    int inherits = 0;
+    cpu_set_t cpus;
+    if (pthread_attr_getinheritsched(attributes, &inherits) == 0 && inherits == PTHREAD_EXPLICIT_SCHED) return EPERM;
+    if (pthread_attr_getaffinity_np(attributes, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) == CPU_COUNT(&seen_cpus) &&
+        CPU_COUNT(&cpus) < CPU_SETSIZE) {
+      return EINVAL;
+    }
+    return pthread_create(thread, attributes, main, argument);
+  });
+  start_from_a_bound_thread();
+  os::create_threads_by(pthread_create);
+  EXPECT_EQ(seen_class, 1u + SCHED_OTHER);
+  EXPECT_TRUE(CPU_EQUAL(&seen_cpus, &all));
+}
+
+TEST(Os, TheFirstThreadIsKnown) {
+  EXPECT_TRUE(os::in_first_thread());
+  std::thread([] { EXPECT_FALSE(os::in_first_thread()); }).join();
+  EXPECT_EQ(os::process_id(), static_cast<uint32_t>(getpid()));
+}
+
+TEST(Os, TheFirstThreadHasLeftAfterPthreadExit) {
+  const int result = in_child([] {
+    if (os::thread_total() == 0) return kCannot;
+    if (os::first_thread_left()) return kFailed;
+    std::thread([] {
+      for (unsigned i = 0; i < 5000 && !os::first_thread_left(); ++i) sleep_ms(1);
+      _exit(os::first_thread_left() && os::thread_total() == 2 ? kPassed : kFailed);
+    }).detach();
+    syscall(SYS_exit, 0);
+    return kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no /proc here";
+  EXPECT_EQ(result, kPassed);
 }
 
 std::atomic<unsigned> ended_sum{0};
@@ -565,6 +651,16 @@ TEST(Os, ResidentBytesIsPlausible) {
   const size_t resident = os::resident_bytes();
   EXPECT_GT(resident, kib * kKiB / 2);
   EXPECT_LT(resident, kib * kKiB * 2 + 64 * kMiB);
+}
+
+TEST(Os, PeakResidentBytesStaysAfterAPurge) {
+  constexpr size_t kBytes = 64 * kMiB;
+  const Reserved space(kBytes);
+  const size_t before = os::resident_bytes();
+  memset(space.at(), 1, kBytes);
+  EXPECT_GE(os::peak_resident_bytes(), before + kBytes / 2);
+  EXPECT_TRUE(os::purge(space.at(), kBytes));
+  EXPECT_GE(os::peak_resident_bytes(), before + kBytes / 2);
 }
 
 }  // namespace

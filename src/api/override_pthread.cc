@@ -1,0 +1,88 @@
+// pthread_create and thrd_create: where the program starts a thread, the housekeeper may start too. Only in the shared
+// library that overrides; a static link has no next definition to call.
+//
+// Why here: the program is calling this very function, under whatever locks it may hold, so nothing that starting one
+// more thread takes can be new. In a malloc it could: who wraps pthread_create and allocates under a lock of its own
+// would meet itself. For the same reason the housekeeper itself is made by the libc's own function, past all wrappers.
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sys/auxv.h>
+#include <threads.h>
+
+#include "base/atomic.h"
+#include "core/clock.h"
+#include "core/lifecycle.h"
+#include "os/os.h"
+
+#define FOLIO_EXPORT extern "C" [[gnu::visibility("default")]]
+
+using namespace folio;
+
+namespace {
+
+using CreateC11 = int(thrd_t*, thrd_start_t, void*);
+
+constinit Atomic<os::CreateThread*> next_create{nullptr};
+constinit Atomic<CreateC11*> next_create_c11{nullptr};
+
+// The definition after this library's in the order of the search, which may be a wrapper too.
+template <class Function>
+Function* next(Atomic<Function*>& known, const char* name) {
+  Function* found = known.load(order::relaxed);  // relaxed: every thread finds the same, code that was there before
+  if (found == nullptr) {
+    found = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+    known.store(found, order::relaxed);  // relaxed: as above
+  }
+  return found;
+}
+
+bool in_one_library(const void* a, const void* b) {
+  Dl_info of_a, of_b;
+  return dladdr(a, &of_a) != 0 && dladdr(b, &of_b) != 0 && of_a.dli_fbase == of_b.dli_fbase;
+}
+
+// The libc's own. Mostly that is what comes next, which costs less to see than to open the libc.
+os::CreateThread* libc_create() {
+  os::CreateThread* const after = next(next_create, "pthread_create");
+  if (in_one_library(reinterpret_cast<void*>(after), reinterpret_cast<void*>(getauxval))) return after;
+  constexpr const char* kLibraries[] = {"libc.so.6", "libpthread.so.0"};
+  for (const char* const name : kLibraries) {
+    void* const library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
+    void* const found = library == nullptr ? nullptr : dlsym(library, "pthread_create");
+    if (found != nullptr) return reinterpret_cast<os::CreateThread*>(found);
+  }
+  return after;
+}
+
+// Before any constructor of the rest, which may start the housekeeper.
+[[gnu::constructor(101)]] void find_functions() {
+  next(next_create_c11, "thrd_create");
+  os::create_threads_by(libc_create());
+}
+
+void start_housekeeper() {
+  const int before = errno;
+  start();
+  clock_start_housekeeper();
+  errno = before;
+}
+
+}  // namespace
+
+FOLIO_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*main)(void*),
+                                void* argument) noexcept {
+  os::CreateThread* const create = next(next_create, "pthread_create");
+  if (create == nullptr) return ENOSYS;
+  const int error = create(thread, attributes, main, argument);
+  if (error == 0) start_housekeeper();
+  return error;
+}
+
+FOLIO_EXPORT int thrd_create(thrd_t* thread, thrd_start_t main, void* argument) {
+  CreateC11* const create = next(next_create_c11, "thrd_create");
+  if (create == nullptr) return thrd_error;
+  const int error = create(thread, main, argument);
+  if (error == thrd_success) start_housekeeper();
+  return error;
+}

@@ -1,0 +1,46 @@
+// The housekeeper's word: whether there is one, whether it rests, and how it is woken. What it does is in
+// core/clock.cc.
+//
+//           enter              rest
+//   kNone  ------->  kAtWork  ------->  kResting, kAsleep, kLingering
+//     ^                | ^                 | time is up       | call, by who has work: only from kAsleep
+//     +----------------+ +-----------------+                  v
+//           leave      ^                                    kCalled, kRung     (ring, by a thread that ends: from
+//                      +--- its next rest finds that ----------+                kAtWork too)
+//
+// Every change is one read-modify-write of the word, so a ring between a look at the threads and the rest after it is
+// not lost. It sleeps by a futex on the word: who rings or calls makes at most one system call, and none while nobody
+// rests. Nobody waits for the housekeeper.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/atomic.h"
+
+namespace folio {
+
+enum class Woken { kTimeIsUp, kCalled, kRung, kRefused };
+
+// ---- Who starts it ----
+
+// True: there was none, and the caller must start it, or undo this. A process that was copied without fork's handlers
+// has the word of a housekeeper that did not come along.
+bool housekeeper_enter();
+void housekeeper_forget();  // it could not be started; or the child of a fork has none
+
+// ---- The housekeeper itself ----
+
+// Who lingers is not woken by a ring, but finds it afterwards: where threads come and go all the time, each end of one
+// would wake it.
+enum class Rest { kBetweenLooks, kUntilCalled, kLinger };
+// kRefused: the system does not let it sleep.
+Woken housekeeper_rest(Rest rest, uint64_t ms);
+bool housekeeper_leave();  // false: it was rung meanwhile
+
+// ---- The program's threads ----
+
+bool housekeeper_sleeps();  // until it is called: one load
+void housekeeper_call();    // wakes it, if it sleeps
+void housekeeper_ring();    // it is to look at once which threads are left
+
+}  // namespace folio
