@@ -89,7 +89,13 @@ endfunction()
 # pthread_create for the next one: a static link has none, and would warn of dlopen. And in shared libraries the chunk
 # table is readable only from the start; glibc's loader can do that, musl's knows writable zero-filled data only, as the
 # kernel does for programs.
+# And linkers that know the script: not gold, nor mold.
 check_symbol_exists(__GLIBC__ stdlib.h FOLIO_GLIBC)
+separate_arguments(linker_flags UNIX_COMMAND "${CMAKE_C_FLAGS} ${CMAKE_SHARED_LINKER_FLAGS}")
+execute_process(COMMAND ${CMAKE_C_COMPILER} ${linker_flags} -Wl,--version OUTPUT_VARIABLE linker ERROR_QUIET)
+if(FOLIO_GLIBC AND linker MATCHES "GNU ld|LLD")
+  set(FOLIO_TABLE_SEGMENT ON)
+endif()
 set(folio_shared_files override_new|chunk_table)
 add_library(folio_shared_objects OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc ${folio_override_pthread}
                                         ${PROJECT_SOURCE_DIR}/src/space/chunk_table.cc)
@@ -97,7 +103,7 @@ target_compile_definitions(folio_shared_objects PRIVATE FOLIO_SHARED=1)
 target_compile_options(folio_shared_objects PRIVATE -ftls-model=initial-exec)
 target_link_libraries(folio_shared_objects PRIVATE folio_flags)
 set_target_properties(folio_shared_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
-if(FOLIO_GLIBC)
+if(FOLIO_TABLE_SEGMENT)
   target_compile_definitions(folio_shared_objects PRIVATE FOLIO_TABLE_READ_ONLY=1)
   target_compile_definitions(folio_embed_objects PRIVATE FOLIO_TABLE_READ_ONLY=1)
 endif()
@@ -106,6 +112,11 @@ folio_shared_library(
   $<FILTER:$<TARGET_OBJECTS:folio_override_objects>,EXCLUDE,${folio_shared_files}>
   $<TARGET_OBJECTS:folio_shared_objects>)
 folio_shared_library(folio_embed folio-embed $<TARGET_OBJECTS:folio_embed_objects>)
+if(FOLIO_TABLE_SEGMENT)
+  foreach(library folio_shared folio_embed)
+    target_link_options(${library} PRIVATE -Wl,-T,${PROJECT_SOURCE_DIR}/cmake/folio_table.ld)
+  endforeach()
+endif()
 set_target_properties(folio_shared PROPERTIES EXPORT_NAME folio)
 set_target_properties(folio_embed PROPERTIES EXPORT_NAME embed)
 # Where --as-needed is the default, a program that allocates only through other libraries would lose Folio silently.

@@ -48,12 +48,15 @@ bool commit_to(Descriptor& d, size_t end) {
 bool commit_chunk(Descriptor& d) { return commit_range(d, 0, kChunkBytes); }
 
 uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice) {
-  const size_t size = d.info().size, page = os::page_bytes();
+  const size_t size = d.info().size, page = os::page_bytes(), before = size_t{folio} * kFolioObjects;
   const auto first = static_cast<size_t>(d.first - d.chunk());
-  const size_t objects = folio * kFolioObjects + highest_bit(choice) + 1;
-  if (commit_to(d, round_up(first + objects * size, page))) return choice;
+  const auto commit_up_to = [&](unsigned bit) {
+    return commit_to(d, round_up(first + (before + bit + 1) * size, page));
+  };
+  if (commit_up_to(highest_bit(choice))) return choice;
+  commit_up_to(lowest_bit(choice));
   const size_t have = committed_bytes(d);
-  const size_t usable = have < first ? 0 : (have - first) / size, before = size_t{folio} * kFolioObjects;
+  const size_t usable = have < first ? 0 : (have - first) / size;
   return usable <= before ? 0 : choice & low_mask(static_cast<unsigned>(usable - before < 64 ? usable - before : 64));
 }
 

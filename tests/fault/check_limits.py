@@ -86,6 +86,8 @@ def charged(maps: str) -> int:
     """What counts against RLIMIT_DATA and vm.overcommit_memory=2: private and writable."""
     total = 0
     for line in maps.splitlines():
+        if not line:
+            continue
         span, rights = line.split()[:2]
         start, end = (int(part, 16) for part in span.split("-"))
         if rights[1] == "w" and rights[3] == "p" and "[stack]" not in line:

@@ -91,6 +91,7 @@ TEST(ChunkTable, WritableIsOnlyWhatHasEntries) {
     return steps;
   };
   chunk_table_close();
+  if (os::thread_total() != 1) GTEST_SKIP() << "an emulator's threads are seen: it stays open then";
   const size_t before = count();
   EXPECT_LT(before, 20u) << "of 2048 or 4096";
   EXPECT_TRUE(chunk_table_open(address(kNowhere * 3), kChunkBytes));

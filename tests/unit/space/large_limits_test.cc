@@ -36,6 +36,7 @@ TEST_F(Large, AChunkThatWasLentInVainComesBack) {
   for (unsigned i = 0; i < 100; ++i) {
     char* const chunk = large_lend_chunk();
     ASSERT_NE(chunk, nullptr);
+    EXPECT_TRUE(os::commit(chunk, kChunkBytes));
     EXPECT_EQ(resident_bytes(chunk, kChunkBytes), 0u);
     EXPECT_TRUE(large_take_back_chunk(chunk));
     ASSERT_TRUE(large_check());
