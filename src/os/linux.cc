@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -241,13 +240,20 @@ uint64_t now_ms() {
   return static_cast<uint64_t>(t.tv_sec) * 1000 + static_cast<uint64_t>(t.tv_nsec) / 1000000;
 }
 
+namespace {
+
+// <linux/futex.h>, which musl's headers lack: private to the process.
+constexpr int kFutexWait = 128, kFutexWake = 129;
+
+}  // namespace
+
 bool wait(Atomic<uint32_t>& word, uint32_t value, uint64_t ms) {
   timespec t{static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000 * 1000000)};
-  const long result = call(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &t, nullptr, 0);
+  const long result = call(SYS_futex, &word, kFutexWait, value, &t, nullptr, 0);
   return !failed(result) || result == -ETIMEDOUT || result == -EAGAIN || result == -EINTR;
 }
 
-void wake(Atomic<uint32_t>& word) { call(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
+void wake(Atomic<uint32_t>& word) { call(SYS_futex, &word, kFutexWake, INT_MAX, nullptr, nullptr, 0); }
 
 namespace {
 

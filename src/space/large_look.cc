@@ -1,5 +1,4 @@
 // What the statistics and the tests look at: a walk over all fields.
-#include "base/bits.h"
 #include "space/large.h"
 
 #include "base/bits.h"

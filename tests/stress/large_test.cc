@@ -1,5 +1,6 @@
 // Large objects of ever other sizes, beside some huge ones, in threads that free what others allocated: they grow and
 // shrink in place, merge, are purged and handed out anew, and every byte is looked at.
+#include "core/clock.h"
 #include "stress/support.h"
 
 #include "space/large.h"

@@ -1,4 +1,5 @@
 // Many threads, all sizes, frees by other threads than allocated; the decay clock runs all the time.
+#include "core/clock.h"
 #include "stress/support.h"
 
 namespace stress {
