@@ -259,6 +259,21 @@ bool cpu_cache_push_one(BinId bin, void* object) {
   return pushed;
 }
 
+bool cpu_cache_holds(BinId bin, const void* object) {
+  constexpr unsigned kFew = 4;
+  CpuCache* cache = current_cache();
+  bool found = false;
+  if (cache == nullptr || cache->lists[index(bin)].top() == nullptr) return false;
+  const bool ran = cache->section.run(use_transactions(), [&] {
+    Magazine* magazine = cache->lists[index(bin)].top();
+    for (unsigned i = 0; i < kFew && magazine != nullptr && !found; ++i, magazine = magazine->next()) {
+      found = holds(magazine->top(), magazine->count(), object);
+    }
+  });
+  if (!ran) count_busy(*cache);
+  return found;
+}
+
 void* cpu_cache_get_large(unsigned granules) {
   if (granules > LargeList::kGranulesMost) return nullptr;
   CpuCache* cache = current_cache();

@@ -319,6 +319,13 @@ ThreadCache* thread_cache_make() {
   return cache;
 }
 
+bool thread_cache_holds(BinId bin, const void* object) {
+  Slot* const top = thread_tops.top[index(bin)];
+  if (closed(top)) return false;
+  Magazine* const magazine = Magazine::of(top);
+  return holds(top, static_cast<unsigned>(magazine->slot(magazine->bottom()) - top), object);
+}
+
 // Where mallocs and frees take turns around a full or an empty magazine, each few of them would come here. So the
 // first overflow after a refill, and the first refill after an overflow, move half a magazine only.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {

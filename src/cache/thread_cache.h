@@ -97,6 +97,9 @@ FOLIO_INLINE ThreadCache* thread_cache() {
 // says that its pages are known to read as zero.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
 
+// Whether the calling thread's magazine of the bin holds the object.
+bool thread_cache_holds(BinId bin, const void* object);
+
 // The slow half of free: keeps an object of the bin whose magazine is full or closed.
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function);
 

@@ -7,6 +7,7 @@
 
 #include "config/options.h"
 #include "folio/residency.h"
+#include "folio/watch.h"
 #include "os/os.h"
 #include "os/report.h"
 #include "space/metadata.h"
@@ -157,7 +158,7 @@ Descriptor* open_chunk(BinId bin) {
   d->seal = Descriptor::seal_for(d->first, bin);
   d->huge_pages = wants_huge_pages(bin) && os::prefer_huge_pages(chunk, kChunkBytes);
   if (d->huge_pages) note_all_resident(*d);
-  set_chunk(window, chunk, d, index(bin));
+  set_chunk(window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
   raise_chunk(*d, kEmpty);
   if (d->huge_pages) raise_chunk(*d, kDirty);
   return d;

@@ -21,6 +21,7 @@ namespace folio {
 struct alignas(64) Bin {
   Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
   Atomic<unsigned> mended;    // whose turn it is to have its hints mended
+  Atomic<unsigned> watched;   // frees that were watched so far
 };
 extern Bin bins[kBins];
 
