@@ -335,6 +335,14 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
   }
 }
 
+void give_object(BinId bin, void* object, const char* function) {
+  const BinInfo& info = info_of(bin);
+  GivenFinder finder{bin, info, function};
+  if (!finder.find(object)) return;
+  give_folio(*finder.descriptor, info, finder.number / kFolioObjects, uint64_t{1} << finder.number % kFolioObjects,
+             function);
+}
+
 Place place_of(const void* address) {
   auto* d = static_cast<Descriptor*>(descriptor_at(address));
   if (d == nullptr) return {nullptr, 0, nullptr, nullptr, false};

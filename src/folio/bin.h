@@ -50,6 +50,9 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
 // `function`.
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function);
 
+// The same for one.
+void give_object(BinId bin, void* object, const char* function);
+
 // The object that holds an address of a bin's chunk.
 struct Place {
   Descriptor* descriptor;  // null: the address is in no object
