@@ -7,6 +7,7 @@
 #include "cache/screen.h"
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/watch.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/metadata.h"
@@ -95,12 +96,14 @@ bool claim(ThreadCache& c, int64_t bytes) {
 }
 
 // Larger objects get a magazine when they have come up a few times between two sweeps: a thread's budget is worth more
-// in a few bins with room than in many with one object each.
+// in a few bins with room than in many with one object each. While they are watched, what is freed is not in the caches
+// to be used next, so they would touch as many objects as they have room for: 0.8 MB more for Python's start.
 constexpr uint32_t kSmallFirst = 512;
 constexpr unsigned kCallsToFirst = 4;
+constexpr unsigned kCallsToFirstWatched = 64;
 constexpr unsigned kLargerFirst = 4;
 
-unsigned next_capacity(const BinCache& b, const BinInfo& info) {
+unsigned next_capacity(BinId bin, const BinCache& b, const BinInfo& info) {
   unsigned next;
   if (b.capacity != 0) {
     next = 2u * b.capacity;
@@ -108,7 +111,7 @@ unsigned next_capacity(const BinCache& b, const BinInfo& info) {
     const unsigned fit = 1024 / info.size;
     next = fit > 8 ? 8 : fit;
   } else {
-    next = b.calls < kCallsToFirst ? 0 : kLargerFirst;
+    next = b.calls < (watch_wanted(bin) ? kCallsToFirstWatched : kCallsToFirst) ? 0 : kLargerFirst;
   }
   return next + next / 2 > info.magazine_most ? info.magazine_most : next;
 }
@@ -120,7 +123,7 @@ void grow(ThreadCache& c, BinId bin) {
   if (c.budget_used_up) return;
   const BinInfo& info = info_of(bin);
   if (b.capacity >= info.magazine_most) return;
-  const unsigned capacity = next_capacity(b, info);
+  const unsigned capacity = next_capacity(bin, b, info);
   if (capacity < 2) return;
   if (!claim(c, charge(bin, capacity) - charge(bin, b.capacity))) {
     c.budget_used_up = true;
@@ -217,6 +220,7 @@ void* take_one(BinId bin, bool* zero) {
 
 // For a bin that the thread does not cache: one object from the CPU cache, the depot or the folios.
 void* get_one(ThreadCache& c, BinId bin, bool* zero) {
+  if (info_of(bin).size > kSmallFirst && watch_wanted(bin)) return take_one(bin, zero);
   Magazine* magazine;
   void* object = cpu_cache_pop_one(bin, &magazine);
   if (magazine != nullptr) put_empty(c, magazine);
