@@ -238,22 +238,26 @@ void* cpu_cache_pop_one(BinId bin, Magazine** emptied) {
   return object;
 }
 
-bool cpu_cache_push_one(BinId bin, void* object) {
+Pushed cpu_cache_push_one(BinId bin, void* object) {
   CpuCache* cache = current_cache();
-  bool pushed = false;
-  if (cache == nullptr) return false;
+  Pushed pushed = Pushed::kNo;
+  if (cache == nullptr) return pushed;
   const uint64_t budget = small_budget();
   const bool ran = cache->section.run(use_transactions(), [&] {
     CpuList& list = cache->lists[index(bin)];
     Magazine* const first = list.top();
     if (first == nullptr || first->count() >= info_of(bin).magazine_most || cache->bytes > budget) return;
+    if (holds(first->top(), first->count(), object)) {
+      pushed = Pushed::kTwice;
+      return;
+    }
     Slot* const top = first->top() - 1;
     *top = object;
     first->park(top);
     list.add_objects(1);
     cache->bytes += info_of(bin).size;
     list.idle = 0;
-    pushed = true;
+    pushed = Pushed::kYes;
   });
   if (!ran) count_busy(*cache);
   return pushed;

@@ -110,8 +110,9 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into);
 // that this used up, the caller's now, or null.
 void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
 
-// False if no magazine here has room for it, or it is busy.
-bool cpu_cache_push_one(BinId bin, void* object);
+// kNo: no magazine here has room for it, or it is busy. kTwice: the magazine that has room holds it already.
+enum class Pushed { kNo, kYes, kTwice };
+Pushed cpu_cache_push_one(BinId bin, void* object);
 
 // Whether one of the bin's first few magazines here holds the object; false where it is busy.
 bool cpu_cache_holds(BinId bin, const void* object);

@@ -103,6 +103,9 @@ bool thread_cache_holds(BinId bin, const void* object);
 // The slow half of free: keeps an object of the bin whose magazine is full or closed.
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function);
 
+// Looks through all that the calling thread caches; what is wrong is reported as of `function` and dropped.
+void thread_cache_look(const char* function);
+
 // Gives all that the calling thread caches back to the folios, or, when it ends, hands it on whole.
 void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_end(void* value);

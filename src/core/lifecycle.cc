@@ -28,6 +28,11 @@ void after_fork_in_child() {
 // Before main, so that options are read and fork is known even if nothing was allocated yet.
 [[gnu::constructor]] void start_early() { start(); }
 
+// What the thread that calls exit has freed lately is the last that can be looked at.
+[[gnu::destructor]] void look_at_exit() {
+  if (options.errors != kErrorsIgnore) thread_cache_look("exit");
+}
+
 }  // namespace
 
 void start_slow() {
