@@ -361,10 +361,18 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
 
 namespace {
 
+constexpr uint32_t kLineBytes = 64;
+
 // A thread whose first call for a bin is a free was handed that object by another one, which may go on writing to its
-// neighbours in the same cache line. So it goes below some others: the thread's own next objects are not those
-// neighbours' neighbour (passive false sharing [Berger and others, Hoard, ASPLOS 2000]). False if there are no others.
-FOLIO_NOINLINE bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
+// neighbours in the same cache line. So it gets others first: the thread's own next objects are not those neighbours'
+// neighbour (passive false sharing [Berger and others, Hoard, ASPLOS 2000]).
+bool begins_with_free(const ThreadCache& c, BinId bin) {
+  const BinCache& b = c.bins[index(bin)];
+  return b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes;
+}
+
+// False if there are none.
+FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
   cache->bins[index(bin)].ran_over = true;  // so that there will be room
   bool zero;
   void* const other = thread_cache_refill(cache, bin, &zero);
@@ -373,13 +381,21 @@ FOLIO_NOINLINE bool keep_below_others(ThreadCache* cache, BinId bin, void* objec
     if (other != nullptr) give_objects(bin, &other, 1, "free");
     return false;
   }
-  Magazine* const magazine = Magazine::of(top);
-  Slot* const last = magazine->slot(magazine->bottom() - 1);
-  // Each step leaves what a fork may find: a top that shows valid objects, each of them once.
-  Slot* slot = top - 1;
+  // Each step, here and below, leaves what a fork may find: a top that shows valid objects, each of them once.
+  Slot* const slot = top - 1;
   *slot = other;
   asm volatile("" : : : "memory");
   top = slot;
+  return true;
+}
+
+// False if the object has to go elsewhere.
+bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
+  if (!get_others(cache, bin)) return false;
+  Slot*& top = thread_tops.top[index(bin)];
+  Magazine* const magazine = Magazine::of(top);
+  Slot* const last = magazine->slot(magazine->bottom() - 1);
+  Slot* slot = top;
   if (slot > magazine->slot(0)) {
     --slot;
     *slot = *last;
@@ -390,8 +406,6 @@ FOLIO_NOINLINE bool keep_below_others(ThreadCache* cache, BinId bin, void* objec
   }
   return false;
 }
-
-constexpr uint32_t kLineBytes = 64;
 
 // For one overflow in so many, all that is there twice is looked for: at each, that took 10 % of the throughput of a
 // producer and a consumer.
@@ -404,8 +418,7 @@ bool look_closely(const ThreadCache& c) {
 
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function) {
   BinCache& b = cache->bins[index(bin)];
-  if (b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes && keep_below_others(cache, bin, object))
-    return;
+  if (begins_with_free(*cache, bin) && keep_below_others(cache, bin, object)) return;
   slow_call(*cache);
   Slot*& top = thread_tops.top[index(bin)];
   grow(*cache, bin);
@@ -479,6 +492,10 @@ void thread_cache_end(void* value) {
   return_claims(*cache, 0);
   threads.fetch_sub(1, order::relaxed);  // relaxed: a statistic
   idle_caches.push(cache);
+}
+
+void thread_cache_before_free(ThreadCache* cache, BinId bin) {
+  if (begins_with_free(*cache, bin)) get_others(cache, bin);
 }
 
 void thread_cache_look(const char* function) {

@@ -69,6 +69,7 @@ HugeBlock* find_huge(const void* object, const char* function) {
 // those that were taken from the folios for mallocs to come.
 void release_watched(void* object, BinId bin, const char* function) {
   if (thread_cache_holds(bin, object) || cpu_cache_holds(bin, object)) return report_double_free(function, object, bin);
+  if (ThreadCache* cache = thread_cache()) thread_cache_before_free(cache, bin);
   give_object(bin, object, function);
   watch_free(bin, object);
   clock_after_cached_large_call(SlowCall::kFree);

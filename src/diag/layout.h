@@ -6,7 +6,7 @@
 
 namespace folio {
 
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 
 struct Layout {
   char magic[8];     // "FolioLay"
@@ -35,6 +35,7 @@ struct Layout {
   uint32_t option_count, option_row_bytes;
   uint32_t collect_wanted_offset, collect_done_offset;
   uint32_t hint_block_bytes, cpu_cache_bytes, depot_shards, descriptor_first_offset;
+  uint32_t code_watched;
 };
 
 }  // namespace folio

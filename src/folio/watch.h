@@ -14,7 +14,7 @@
 
 namespace folio {
 
-inline constexpr unsigned kWatchShares = 4;  // all bins together have so many times what one has: option watch
+inline constexpr unsigned kWatchShares = 8;  // all bins together have so many times what one has: option watch
 
 // Whether a chunk that is opened now is to be watched.
 bool watch_wanted(BinId bin);

@@ -14,7 +14,7 @@ from folio.errors import FolioError
 from folio.process import Mapping, Process
 
 MAGIC = b"FolioLay"
-VERSION = 4
+VERSION = 5
 HEAD = struct.Struct("<8sII")
 TABLE_OFFSET = 48  # of the first pointer, in all versions so far
 LISTED = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
@@ -29,7 +29,7 @@ purged_offset purge_calls_offset code_large granule_shift fields* chunk_entry_by
 field_bytes field_base_offset field_next_offset field_granules_offset metadata_pieces* region_cursor*
 region_reserved* option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset
 metadata_piece_previous_offset option_count option_row_bytes collect_wanted_offset collect_done_offset
-hint_block_bytes cpu_cache_bytes depot_shards descriptor_first_offset"""
+hint_block_bytes cpu_cache_bytes depot_shards descriptor_first_offset code_watched"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]
