@@ -263,18 +263,24 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
   return pushed;
 }
 
-bool cpu_cache_holds(BinId bin, const void* object) {
-  constexpr unsigned kFew = 4;
-  CpuCache* cache = current_cache();
+bool cpu_caches_hold(BinId bin, const void* object) {
+  constexpr unsigned kFewMagazines = 4, kFewCaches = 8;
   bool found = false;
-  if (cache == nullptr || cache->lists[index(bin)].top() == nullptr) return false;
-  const bool ran = cache->section.run(use_transactions(), [&] {
-    Magazine* magazine = cache->lists[index(bin)].top();
-    for (unsigned i = 0; i < kFew && magazine != nullptr && !found; ++i, magazine = magazine->next()) {
-      found = holds(magazine->top(), magazine->count(), object);
-    }
-  });
-  if (!ran) count_busy(*cache);
+  unsigned left = caches.load(order::relaxed);  // relaxed: an estimate
+  if (left > kFewCaches) left = kFewCaches;
+  for (auto& entry : cpu_caches) {
+    if (left == 0 || found) break;
+    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    if (cache == nullptr) continue;
+    --left;
+    if (cache->lists[index(bin)].top() == nullptr) continue;
+    cache->section.run(use_transactions(), [&] {
+      Magazine* magazine = cache->lists[index(bin)].top();
+      for (unsigned i = 0; i < kFewMagazines && magazine != nullptr && !found; ++i, magazine = magazine->next()) {
+        found = holds(magazine->top(), magazine->count(), object);
+      }
+    });
+  }
   return found;
 }
 

@@ -65,11 +65,11 @@ HugeBlock* find_huge(const void* object, const char* function) {
   return nullptr;
 }
 
-// Which of a thread's or CPU's magazines might hold it is known of few objects, since what is watched is not cached:
-// those that were taken from the folios for mallocs to come.
+// What is watched is not cached, so magazines hold few objects of the bin: those that were taken from the folios for
+// mallocs to come. Where another thread's holds it, that is not seen.
 void release_watched(void* object, BinId bin, const char* function) {
-  if (thread_cache_holds(bin, object) || cpu_cache_holds(bin, object)) return report_double_free(function, object, bin);
   if (ThreadCache* cache = thread_cache()) thread_cache_before_free(cache, bin);
+  if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);
   give_object(bin, object, function);
   watch_free(bin, object);
   clock_after_cached_large_call(SlowCall::kFree);
