@@ -256,9 +256,12 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
 // The other way.
 void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
   switch (cpu_cache_push_one(bin, object)) {
-    case Pushed::kYes: return;
-    case Pushed::kTwice: return report_double_free(function, object, bin);
-    case Pushed::kNo: break;
+    case Pushed::kYes:
+      return;
+    case Pushed::kTwice:
+      return report_double_free(function, object, bin);
+    case Pushed::kNo:
+      break;
   }
   if (Magazine* magazine = get_empty(c)) {
     Slot* const top = magazine->format(kMagazineObjects) - 1;

@@ -19,9 +19,11 @@ bool watch_wanted(BinId bin) {
 }
 
 void watch_free(BinId bin, const void* address) {
+  // Relaxed: as above.
   Atomic<unsigned>& mine = bins[index(bin)].watched;
   mine.store(mine.load(order::relaxed) + 1, order::relaxed);
   watched.store(watched.load(order::relaxed) + 1, order::relaxed);
+  // Relaxed: any value it has had leads to the bin.
   if (!watch_wanted(bin)) chunk_entry(address).store(static_cast<uint16_t>(index(bin) * kTopBytes), order::relaxed);
 }
 

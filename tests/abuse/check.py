@@ -45,7 +45,13 @@ def status_number(text: str) -> int:
 
 def directives(source: Path) -> dict[str, list[str]]:
     """The `// key: value` lines at the head of a program."""
-    found: dict[str, list[str]] = {"options": [], "expect-line": [], "expect-status": [], "abort-before": [], "watch": []}
+    found: dict[str, list[str]] = {
+        "options": [],
+        "expect-line": [],
+        "expect-status": [],
+        "abort-before": [],
+        "watch": [],
+    }
     unfinished = False
     for line in source.read_text(encoding="utf-8").splitlines():
         if not line.startswith("//"):

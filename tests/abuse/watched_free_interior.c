@@ -1,7 +1,8 @@
 // The middle of an object: found at once while a process's frees are watched.
 // watch: yes
 // abort-before: went_on
-// expect-line: free({inside}): not the start of an object: inside a {size}-byte object (bin {bin}) at {base} #invalid-free
+// expect-line: free({inside}): not the start of an object: inside a {size}-byte object (bin {bin})
+// at {base} #invalid-free
 #include "abuse.h"
 
 int main(void) {
