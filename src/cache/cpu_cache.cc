@@ -246,11 +246,12 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
   const bool ran = cache->section.run(use_transactions(), [&] {
     CpuList& list = cache->lists[index(bin)];
     Magazine* const first = list.top();
-    if (first == nullptr || first->count() >= info_of(bin).magazine_most || cache->bytes > budget) return;
+    if (first == nullptr) return;
     if (holds(first->top(), first->count(), object)) {
       pushed = Pushed::kTwice;
       return;
     }
+    if (first->count() >= info_of(bin).magazine_most || cache->bytes > budget) return;
     Slot* const top = first->top() - 1;
     *top = object;
     first->park(top);

@@ -110,7 +110,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into);
 // that this used up, the caller's now, or null.
 void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
 
-// kNo: no magazine here has room for it, or it is busy. kTwice: the magazine that has room holds it already.
+// kNo: no magazine here has room for it, or it is busy. kTwice: the first magazine holds it already.
 enum class Pushed { kNo, kYes, kTwice };
 Pushed cpu_cache_push_one(BinId bin, void* object);
 

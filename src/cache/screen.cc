@@ -12,7 +12,7 @@ typedef int32_t Flags __attribute__((vector_size(16)));
 
 // What tells an object of a bin from another address in its chunks, in 32-bit arithmetic and without the descriptor: an
 // offset from the first object that is a multiple of the size, times the inverse of the size's odd part, is the
-// object's number with the size's other factor, 2^shift; every other offset gives a larger number, or one with low bits.
+// object's number with the size's other factor, 2^shift; every other offset gives a larger one, or one with low bits.
 // [Granlund and Montgomery, Division by Invariant Integers using Multiplication, PLDI 1994, §9]
 struct Divider {
   uint32_t inverse;  // of the size's odd part, modulo 2^32
@@ -49,8 +49,8 @@ FOLIO_INLINE Low product_of(Low low, const Divider& divider, uint32_t colours) {
 }
 
 // Each address by its divider, and each object with the next but one, by their low halves: what looks wrong is looked
-// at closely. Rejected: all duplicates each time, by a table of hashes; with the strays by the descriptors it took 20 % of
-// a producer/consumer pair's throughput. Those are looked for now and then, and when the magazine is emptied.
+// at closely. Rejected: all duplicates each time, by a table of hashes; with the strays by the descriptors it took 20 %
+// of a producer/consumer pair's throughput. Those are looked for now and then, and when the magazine is emptied.
 bool looks_wrong(BinId bin, const Slot* at, unsigned count) {
   const Divider divider = kDividers.of[index(bin)];
   const uint32_t colours = divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1);

@@ -6,25 +6,26 @@
 
 #include "abuse.h"
 
-enum { kOthers = 5 };
+enum { kOthers = 5, kWarm = 200 };
 
-static char *others[kOthers];
-
-static void *free_twice(void *object) {
+static void *free_twice(void *unused) {
+  // So that the thread has room for them in one magazine.
+  static char *warm[kWarm], *others[kOthers];
+  for (int i = 0; i < kWarm; i++) warm[i] = (char *)opaque(malloc(64));
+  for (int i = 0; i < kWarm; i++) free(warm[i]);
+  char *object = told_object(64);
+  for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(64));
   free(object);
   for (int i = 0; i < kOthers; i++) free(others[i]);
   free(opaque(object));
-  return NULL;
+  return unused;
 }
 
 int main(void) {
-  // Of a size that starting a thread does not itself allocate.
-  for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(448));
-  char *object = told_object(448);
   pthread_t thread;
-  require(pthread_create(&thread, NULL, free_twice, object) == 0, "pthread_create");
+  require(pthread_create(&thread, NULL, free_twice, NULL) == 0, "pthread_create");
   require(pthread_join(thread, NULL) == 0, "pthread_join");
-  tell("ended", object);
+  tell("ended", &thread);
   heap_still_works();
   return 0;
 }
