@@ -410,8 +410,7 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   return false;
 }
 
-// For one overflow in so many, all that is there twice is looked for: at each, that took 10 % of the throughput of a
-// producer and a consumer.
+// For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the screen.
 constexpr unsigned kCloseLooks = 16;
 bool look_closely(const ThreadCache& c) {
   return c.activity.load(order::relaxed) % kCloseLooks == 0;  // relaxed: the thread's own
