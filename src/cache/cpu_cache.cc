@@ -238,25 +238,51 @@ void* cpu_cache_pop_one(BinId bin, Magazine** emptied) {
   return object;
 }
 
-bool cpu_cache_push_one(BinId bin, void* object) {
+Pushed cpu_cache_push_one(BinId bin, void* object) {
   CpuCache* cache = current_cache();
-  bool pushed = false;
-  if (cache == nullptr) return false;
+  Pushed pushed = Pushed::kNo;
+  if (cache == nullptr) return pushed;
   const uint64_t budget = small_budget();
   const bool ran = cache->section.run(use_transactions(), [&] {
     CpuList& list = cache->lists[index(bin)];
     Magazine* const first = list.top();
-    if (first == nullptr || first->count() >= info_of(bin).magazine_most || cache->bytes > budget) return;
+    if (first == nullptr) return;
+    if (holds(first->top(), first->count(), object)) {
+      pushed = Pushed::kTwice;
+      return;
+    }
+    if (first->count() >= info_of(bin).magazine_most || cache->bytes > budget) return;
     Slot* const top = first->top() - 1;
     *top = object;
     first->park(top);
     list.add_objects(1);
     cache->bytes += info_of(bin).size;
     list.idle = 0;
-    pushed = true;
+    pushed = Pushed::kYes;
   });
   if (!ran) count_busy(*cache);
   return pushed;
+}
+
+bool cpu_caches_hold(BinId bin, const void* object) {
+  constexpr unsigned kFewMagazines = 4, kFewCaches = 8;
+  bool found = false;
+  unsigned left = caches.load(order::relaxed);  // relaxed: an estimate
+  if (left > kFewCaches) left = kFewCaches;
+  for (auto& entry : cpu_caches) {
+    if (left == 0 || found) break;
+    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    if (cache == nullptr) continue;
+    --left;
+    if (cache->lists[index(bin)].top() == nullptr) continue;
+    cache->section.run(use_transactions(), [&] {
+      Magazine* magazine = cache->lists[index(bin)].top();
+      for (unsigned i = 0; i < kFewMagazines && magazine != nullptr && !found; ++i, magazine = magazine->next()) {
+        found = holds(magazine->top(), magazine->count(), object);
+      }
+    });
+  }
+  return found;
 }
 
 void* cpu_cache_get_large(unsigned granules) {

@@ -110,8 +110,13 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into);
 // that this used up, the caller's now, or null.
 void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
 
-// False if no magazine here has room for it, or it is busy.
-bool cpu_cache_push_one(BinId bin, void* object);
+// kNo: no magazine here has room for it, or it is busy. kTwice: the first magazine holds it already.
+enum class Pushed { kNo, kYes, kTwice };
+Pushed cpu_cache_push_one(BinId bin, void* object);
+
+// Whether one of the bin's first few magazines in one of the first few caches holds the object; those that are busy are
+// left out.
+bool cpu_caches_hold(BinId bin, const void* object);
 
 // Large objects, which fields, shared by all threads, would have to take and give each time: a parked one that has at
 // least so many granules, and few more, or null; and one that may be kept. Returns false if it, or others in its place,

@@ -100,6 +100,9 @@ class Magazine {
 static_assert(sizeof(Magazine) == kMagazineBytes);
 static_assert(kMagazineObjects == kMagazineSlots - 2);
 
+// Whether the object is among the `count` at `from`.
+bool holds(const Slot* from, unsigned count, const void* object);
+
 using MagazineStack = TaggedStack<Magazine, kMagazineShift>;
 
 // Empty magazines, from a pool that grows by a page at a time, in lists through `next` of up to kEmptyBatch. Null if

@@ -1,41 +1,97 @@
 #include "cache/screen.h"
 
 #include "folio/bin.h"
+#include "os/os.h"
 
 namespace folio {
 
 namespace {
 
-// Each object with the next but one, by their low halves, two at a time: what looks wrong is looked at closely.
-// Rejected: all duplicates (a bitmap of hashes) and all strays (a division for each), which took 20 % of a
-// producer/consumer pair's throughput; those are found when the magazine is emptied.
-bool looks_wrong(BinId bin, Magazine* magazine) {
-  typedef uint32_t Halves __attribute__((vector_size(16)));  // of two objects, low and high
-  typedef int32_t Flags __attribute__((vector_size(16)));
-  const Slot* at = magazine->top();
-  const auto load = [](const Slot* objects) {
-    Halves two;
-    __builtin_memcpy(&two, objects, sizeof two);
-    return two;
-  };
-  if (magazine->count() < 2) return false;
-  Halves last = load(at), any = last;
-  Flags twice{};  // sums of 0 and -1
-  unsigned left = magazine->count() - 2;
-  for (; left >= 8; left -= 8, at += 8) {
-    const Halves first = load(at + 2), second = load(at + 4), third = load(at + 6), fourth = load(at + 8);
-    any |= (first | second) | (third | fourth);
-    twice += ((last == first) + (first == second)) + ((second == third) + (third == fourth));
-    last = fourth;
+typedef uint32_t Halves __attribute__((vector_size(16)));
+typedef int32_t Flags __attribute__((vector_size(16)));
+
+// What tells an object of a bin from another address in its chunks, in 32-bit arithmetic and without the descriptor: an
+// offset from the first object that is a multiple of the size, times the inverse of the size's odd part, is the
+// object's number with the size's other factor, 2^shift; every other offset gives a larger one, or one with low bits.
+// [Granlund and Montgomery, Division by Invariant Integers using Multiplication, PLDI 1994, §9]
+struct Divider {
+  uint32_t inverse;  // of the size's odd part, modulo 2^32
+  uint32_t colour;   // which bits of (address >> 9) are the first object's offset in its chunk
+  uint32_t low;      // bits that are 0 in an object's product
+  uint32_t above;    // bits that are 0 there too, also after `slack` is added
+  uint32_t slack;    // from what follows the last object to the power of two above
+};
+
+constexpr unsigned kColourShift = kChunkShift - lowest_bit(kPageBytesLeast);
+
+constexpr Divider make_divider(const BinInfo& info) {
+  const uint32_t odd = info.size >> info.natural_shift;
+  uint32_t inverse = odd;  // right in its 3 lowest bits; each step doubles them
+  for (int step = 0; step < 4; ++step) inverse *= 2 - odd * inverse;
+  const uint32_t beyond = info.objects << info.natural_shift;
+  const auto range = uint32_t{1} << (highest_bit(uint64_t{beyond} - 1) + 1);
+  const size_t unit = size_t{1} << info.natural_shift;
+  const auto colours = static_cast<uint32_t>((kColours - 1) * kPageBytesLeast & ~(unit - 1));
+  return {inverse, colours, static_cast<uint32_t>(low_mask(info.natural_shift)), ~(range - 1), range - beyond};
+}
+
+struct Dividers {
+  Divider of[kBins];
+  constexpr Dividers() : of{} {
+    for (unsigned i = 1; i < kBins; ++i) of[i] = make_divider(kSizes.info[i]);
   }
-  for (; left >= 2; left -= 2, at += 2) {
-    const Halves next = load(at + 2);
-    any |= next;
-    twice += last == next;
-    last = next;
+};
+constexpr Dividers kDividers;
+
+template <class Low>
+FOLIO_INLINE Low product_of(Low low, const Divider& divider, uint32_t colours) {
+  return ((low & static_cast<uint32_t>(kChunkBytes - 1)) - ((low >> kColourShift) & colours)) * divider.inverse;
+}
+
+// Each address by its divider, and each object with the next but one, by their low halves: what looks wrong is looked
+// at closely. Rejected: all duplicates each time, by a table of hashes; with the strays by the descriptors it took 20 %
+// of a producer/consumer pair's throughput. Those are looked for now and then, and when the magazine is emptied.
+bool looks_wrong(BinId bin, const Slot* at, unsigned count) {
+  const Divider divider = kDividers.of[index(bin)];
+  const uint32_t colours = divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1);
+  Flags twice{};
+  Halves any{}, any_above{}, last_low{~0u, ~0u, ~0u, ~0u};
+  unsigned i = 0;
+  for (; i + 4 <= count; i += 4) {
+    Halves first, second;
+    __builtin_memcpy(&first, at + i, sizeof first);
+    __builtin_memcpy(&second, at + i + 2, sizeof second);
+    const Halves low = __builtin_shufflevector(first, second, 0, 2, 4, 6);
+    // Two behind the two before, two behind these.
+    twice |= low == __builtin_shufflevector(last_low, low, 2, 3, 4, 5);
+    last_low = low;
+    const Halves products = product_of(low, divider, colours);
+    any |= products;
+    any_above |= products + divider.slack;
   }
-  const auto unaligned = static_cast<uint32_t>(low_mask(info_of(bin).natural_shift));
-  return (twice[0] | twice[2]) != 0 || ((any[0] | any[2]) & unaligned) != 0;
+  uint32_t all = (any[0] | any[1]) | (any[2] | any[3]);
+  uint32_t all_above = (any_above[0] | any_above[1]) | (any_above[2] | any_above[3]);
+  bool wrong = ((twice[0] | twice[1]) | (twice[2] | twice[3])) != 0;
+  for (; i < count; ++i) {
+    const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at[i]));
+    all |= product_of(low, divider, colours);
+    all_above |= product_of(low, divider, colours) + divider.slack;
+    wrong |= i >= 2 && at[i] == at[i - 2];
+  }
+  return wrong || (all & (divider.low | divider.above)) != 0 || (all_above & divider.above) != 0;
+}
+
+// Whether an object is there twice; one in thirty may be missed, where another with the same hash came in between.
+bool holds_twice(const Slot* at, unsigned count) {
+  constexpr unsigned kHashBits = 10;
+  uint8_t place[1u << kHashBits] = {};  // of the last object with the hash, counted from 1
+  bool twice = false;
+  for (unsigned i = 0; i < count; ++i) {
+    uint8_t& before = place[reinterpret_cast<uintptr_t>(at[i]) * 0x9E3779B97F4A7C15 >> (64 - kHashBits)];
+    twice |= before != 0 && at[before - 1] == at[i];
+    before = static_cast<uint8_t>(i + 1);
+  }
+  return twice;
 }
 
 // Reports what is wrong in a magazine and takes it out: the top object takes its slot.
@@ -60,8 +116,10 @@ FOLIO_COLD void mend(BinId bin, Magazine* magazine, const char* function) {
 
 }  // namespace
 
-void screen(BinId bin, Magazine* magazine, const char* function) {
-  if (looks_wrong(bin, magazine)) mend(bin, magazine, function);
+void screen(BinId bin, Magazine* magazine, bool thorough, const char* function) {
+  const Slot* const top = magazine->top();
+  const unsigned count = magazine->count();
+  if (looks_wrong(bin, top, count) || (thorough && holds_twice(top, count))) mend(bin, magazine, function);
 }
 
 }  // namespace folio

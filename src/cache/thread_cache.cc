@@ -8,6 +8,7 @@
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/watch.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
@@ -92,12 +93,14 @@ bool claim(ThreadCache& c, int64_t bytes) {
 }
 
 // Larger objects get a magazine when they have come up a few times between two sweeps: a thread's budget is worth more
-// in a few bins with room than in many with one object each.
+// in a few bins with room than in many with one object each. While they are watched, what is freed is not in the caches
+// to be used next, so they would touch as many objects as they have room for: 0.8 MB more for Python's start.
 constexpr uint32_t kSmallFirst = 512;
 constexpr unsigned kCallsToFirst = 4;
+constexpr unsigned kCallsToFirstWatched = 64;
 constexpr unsigned kLargerFirst = 4;
 
-unsigned next_capacity(const BinCache& b, const BinInfo& info) {
+unsigned next_capacity(BinId bin, const BinCache& b, const BinInfo& info) {
   unsigned next;
   if (b.capacity != 0) {
     next = 2u * b.capacity;
@@ -105,7 +108,7 @@ unsigned next_capacity(const BinCache& b, const BinInfo& info) {
     const unsigned fit = 1024 / info.size;
     next = fit > 8 ? 8 : fit;
   } else {
-    next = b.calls < kCallsToFirst ? 0 : kLargerFirst;
+    next = b.calls < (watch_wanted(bin) ? kCallsToFirstWatched : kCallsToFirst) ? 0 : kLargerFirst;
   }
   return next + next / 2 > info.magazine_most ? info.magazine_most : next;
 }
@@ -117,7 +120,7 @@ void grow(ThreadCache& c, BinId bin) {
   if (c.budget_used_up) return;
   const BinInfo& info = info_of(bin);
   if (b.capacity >= info.magazine_most) return;
-  const unsigned capacity = next_capacity(b, info);
+  const unsigned capacity = next_capacity(bin, b, info);
   if (capacity < 2) return;
   if (!claim(c, charge(bin, capacity) - charge(bin, b.capacity))) {
     c.budget_used_up = true;
@@ -169,6 +172,16 @@ void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function
   if (Magazine* empty = cpu_cache_put(bin, magazine, function)) put_empty(c, empty);
 }
 
+// The same for what frees have filled, which is looked through first.
+void look_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
+  screen(bin, magazine, true, function);
+  if (magazine->count() != 0) {
+    hand_on(c, bin, magazine, function);
+  } else {
+    put_empty(c, magazine);
+  }
+}
+
 // Hands on what one bin caches beyond the magazine in use, and that too where the bin has no room any more.
 void sweep_bin(ThreadCache& c, BinId bin) {
   BinCache& b = c.bins[index(bin)];
@@ -187,11 +200,7 @@ void sweep_bin(ThreadCache& c, BinId bin) {
   magazine->park(top);
   if (magazine->count() <= b.capacity && b.capacity != 0) return;
   detach(bin);
-  if (magazine->count() != 0) {
-    hand_on(c, bin, magazine, "free");
-  } else {
-    put_empty(c, magazine);
-  }
+  look_and_hand_on(c, bin, magazine, "free");
 }
 
 FOLIO_NOINLINE void sweep(ThreadCache& c) {
@@ -214,6 +223,7 @@ void* take_one(BinId bin, bool* zero) {
 
 // For a bin that the thread does not cache: one object from the CPU cache, the depot or the folios.
 void* get_one(ThreadCache& c, BinId bin, bool* zero) {
+  if (info_of(bin).size > kSmallFirst && watch_wanted(bin)) return take_one(bin, zero);
   Magazine* magazine;
   void* object = cpu_cache_pop_one(bin, &magazine);
   if (magazine != nullptr) put_empty(c, magazine);
@@ -242,7 +252,14 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
 
 // The other way.
 void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
-  if (cpu_cache_push_one(bin, object)) return;
+  switch (cpu_cache_push_one(bin, object)) {
+    case Pushed::kYes:
+      return;
+    case Pushed::kTwice:
+      return report_double_free(function, object, bin);
+    case Pushed::kNo:
+      break;
+  }
   if (Magazine* magazine = get_empty(c)) {
     Slot* const top = magazine->format(kMagazineObjects) - 1;
     *top = object;
@@ -306,6 +323,13 @@ ThreadCache* thread_cache_make() {
   return cache;
 }
 
+bool thread_cache_holds(BinId bin, const void* object) {
+  Slot* const top = thread_tops.top[index(bin)];
+  if (closed(top)) return false;
+  Magazine* const magazine = Magazine::of(top);
+  return holds(top, static_cast<unsigned>(magazine->slot(magazine->bottom()) - top), object);
+}
+
 // Where mallocs and frees take turns around a full or an empty magazine, each few of them would come here. So the
 // first overflow after a refill, and the first refill after an overflow, move half a magazine only.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
@@ -327,10 +351,18 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
 
 namespace {
 
+constexpr uint32_t kLineBytes = 64;
+
 // A thread whose first call for a bin is a free was handed that object by another one, which may go on writing to its
-// neighbours in the same cache line. So it goes below some others: the thread's own next objects are not those
-// neighbours' neighbour (passive false sharing [Berger and others, Hoard, ASPLOS 2000]). False if there are no others.
-FOLIO_NOINLINE bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
+// neighbours in the same cache line. So it gets others first: the thread's own next objects are not those neighbours'
+// neighbour (passive false sharing [Berger and others, Hoard, ASPLOS 2000]).
+bool begins_with_free(const ThreadCache& c, BinId bin) {
+  const BinCache& b = c.bins[index(bin)];
+  return b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes;
+}
+
+// False if there are none.
+FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
   cache->bins[index(bin)].ran_over = true;  // so that there will be room
   bool zero;
   void* const other = thread_cache_refill(cache, bin, &zero);
@@ -339,13 +371,21 @@ FOLIO_NOINLINE bool keep_below_others(ThreadCache* cache, BinId bin, void* objec
     if (other != nullptr) give_objects(bin, &other, 1, "free");
     return false;
   }
-  Magazine* const magazine = Magazine::of(top);
-  Slot* const last = magazine->slot(magazine->bottom() - 1);
-  // Each step leaves what a fork may find: a top that shows valid objects, each of them once.
-  Slot* slot = top - 1;
+  // Each step, here and below, leaves what a fork may find: a top that shows valid objects, each of them once.
+  Slot* const slot = top - 1;
   *slot = other;
   asm volatile("" : : : "memory");
   top = slot;
+  return true;
+}
+
+// False if the object has to go elsewhere.
+bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
+  if (!get_others(cache, bin)) return false;
+  Slot*& top = thread_tops.top[index(bin)];
+  Magazine* const magazine = Magazine::of(top);
+  Slot* const last = magazine->slot(magazine->bottom() - 1);
+  Slot* slot = top;
   if (slot > magazine->slot(0)) {
     --slot;
     *slot = *last;
@@ -357,14 +397,17 @@ FOLIO_NOINLINE bool keep_below_others(ThreadCache* cache, BinId bin, void* objec
   return false;
 }
 
-constexpr uint32_t kLineBytes = 64;
+// For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the screen.
+constexpr unsigned kCloseLooks = 16;
+bool look_closely(const ThreadCache& c) {
+  return c.activity.load(order::relaxed) % kCloseLooks == 0;  // relaxed: the thread's own
+}
 
 }  // namespace
 
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function) {
   BinCache& b = cache->bins[index(bin)];
-  if (b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes && keep_below_others(cache, bin, object))
-    return;
+  if (begins_with_free(*cache, bin) && keep_below_others(cache, bin, object)) return;
   slow_call(*cache);
   Slot*& top = thread_tops.top[index(bin)];
   grow(*cache, bin);
@@ -373,7 +416,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   b.ran_over = true;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
-  if (full != nullptr) screen(bin, full, function);
+  if (full != nullptr) screen(bin, full, look_closely(*cache), function);
   if (empty == nullptr) {
     if (full != nullptr) hand_on(*cache, bin, full, function);
     return give_objects(bin, &object, 1, function);
@@ -428,7 +471,7 @@ void thread_cache_end(void* value) {
   thread_state = {nullptr, Phase::kEnded};
   cache->tops.store(nullptr, order::relaxed);  // relaxed: readers check what they read
   for (unsigned i = 1; i < kBins; ++i) {
-    take_bin(*cache, bin_id(i), [&](Magazine* magazine) { hand_on(*cache, bin_id(i), magazine, "free"); });
+    take_bin(*cache, bin_id(i), [&](Magazine* magazine) { look_and_hand_on(*cache, bin_id(i), magazine, "free"); });
     shrink(*cache, bin_id(i), 0);
     cache->bins[i].calls = 0;
   }
@@ -439,6 +482,19 @@ void thread_cache_end(void* value) {
   thread_caches_put(*cache);
   // The last but one, or the last; or the one whose end tells that the process ends with its threads.
   if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
+}
+
+void thread_cache_before_free(ThreadCache* cache, BinId bin) {
+  if (begins_with_free(*cache, bin)) get_others(cache, bin);
+}
+
+void thread_cache_look(const char* function) {
+  for (unsigned i = 1; i < kBins; ++i) {
+    Magazine* const magazine = detach(bin_id(i));
+    if (magazine == nullptr) continue;
+    screen(bin_id(i), magazine, true, function);
+    install(bin_id(i), magazine);
+  }
 }
 
 void thread_cache_forget(ThreadCache& c) {

@@ -104,8 +104,17 @@ FOLIO_INLINE ThreadCache* thread_cache() {
 // says that its pages are known to read as zero.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
 
+// Whether the calling thread's magazine of the bin holds the object.
+bool thread_cache_holds(BinId bin, const void* object);
+
 // The slow half of free: keeps an object of the bin whose magazine is full or closed.
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function);
+
+// Before a free that passes the thread's cache by: a thread that begins with a small object of another one gets others.
+void thread_cache_before_free(ThreadCache* cache, BinId bin);
+
+// Looks through all that the calling thread caches; what is wrong is reported as of `function` and dropped.
+void thread_cache_look(const char* function);
 
 // Gives all that the calling thread caches back to the folios, or, when it ends, hands it on whole.
 void thread_cache_drain(ThreadCache* cache, const char* function);

@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/lifecycle.h"
 #include "folio/bin.h"
+#include "folio/watch.h"
 #include "os/report.h"
 #include "space/huge.h"
 #include "space/large.h"
@@ -65,6 +66,16 @@ HugeBlock* find_huge(const void* object, const char* function) {
   return nullptr;
 }
 
+// What is watched is not cached, so magazines hold few objects of the bin: those that were taken from the folios for
+// mallocs to come. Where another thread's holds it, that is not seen.
+void release_watched(void* object, BinId bin, const char* function) {
+  if (ThreadCache* cache = thread_cache()) thread_cache_before_free(cache, bin);
+  if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);
+  give_object(bin, object, function);
+  watch_free(bin, object);
+  clock_after_cached_large_call();
+}
+
 void release_huge(void* object, const char* function) {
   HugeBlock* block = find_huge(object, function);
   if (block != nullptr && !huge_free(block)) report_huge(object, *block, function);
@@ -87,6 +98,7 @@ void release_slow(void* object, const char* function) {
     if (cpu_cache_put_large(object, granules)) return clock_after_cached_large_call();
     return clock_after_large_call();
   }
+  if (is_watched(object)) return release_watched(object, bin_id(code), function);
   if (*thread_tops.top[code] == object) return report_double_free(function, object, bin_id(code));
   if (ThreadCache* cache = thread_cache()) {
     thread_cache_overflow(cache, bin_id(code), object, function);

@@ -37,6 +37,11 @@ void after_fork_in_child() {
   clock_start_housekeeper_if_on();
 }
 
+// What the thread that calls exit has freed lately is the last that can be looked at.
+[[gnu::destructor]] void look_at_exit() {
+  if (options.errors != kErrorsIgnore) thread_cache_look("exit");
+}
+
 }  // namespace
 
 void start_slow() {

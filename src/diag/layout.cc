@@ -97,6 +97,7 @@ const Layout folio_layout = {
     .cpu_cache_bytes = sizeof(CpuCache),
     .depot_shards = kShardsMost,
     .descriptor_first_offset = offsetof(Descriptor, first),
+    .code_watched = kCodeWatched,
 };
 }
 

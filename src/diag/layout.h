@@ -35,6 +35,7 @@ struct Layout {
   uint32_t option_count, option_row_bytes;
   uint32_t collect_wanted_offset, collect_done_offset;
   uint32_t hint_block_bytes, cpu_cache_bytes, depot_shards, descriptor_first_offset;
+  uint32_t code_watched;
 };
 
 }  // namespace folio

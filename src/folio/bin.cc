@@ -7,6 +7,7 @@
 
 #include "config/options.h"
 #include "folio/residency.h"
+#include "folio/watch.h"
 #include "os/os.h"
 #include "os/report.h"
 #include "space/metadata.h"
@@ -182,7 +183,7 @@ Descriptor* open_chunk(BinId bin) {
     return nullptr;
   }
   make_whole(*d);
-  set_chunk(d->block->window, chunk, d, index(bin));
+  set_chunk(d->block->window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
   raise_chunk(*d, kEmpty);
   if (d->huge_pages) raise_chunk(*d, kDirty);
@@ -370,6 +371,14 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
     Descriptor& d = *folios[i].descriptor;
     give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, function);
   }
+}
+
+void give_object(BinId bin, void* object, const char* function) {
+  const BinInfo& info = info_of(bin);
+  GivenFinder finder{bin, info, function};
+  if (!finder.find(object)) return;
+  give_folio(*finder.descriptor, info, finder.number / kFolioObjects, uint64_t{1} << finder.number % kFolioObjects,
+             function);
 }
 
 Place place_of(const void* address) {

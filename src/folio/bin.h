@@ -22,6 +22,7 @@ struct alignas(64) Bin {
   Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
   Atomic<unsigned> mended;    // whose turn it is to have its hints mended
   Atomic<bool> refused;       // the kernel has refused to purge something of it
+  Atomic<unsigned> watched;   // frees that were watched so far
 };
 extern Bin bins[kBins];
 
@@ -49,6 +50,9 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
 // Gives up to kFolioObjects objects back, all of `bin`; those of one folio by one instruction. Misuse is reported as of
 // `function`.
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function);
+
+// The same for one.
+void give_object(BinId bin, void* object, const char* function);
 
 // The object that holds an address of a bin's chunk.
 struct Place {

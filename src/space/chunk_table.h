@@ -7,7 +7,8 @@
 // Beside it, for slow paths, the descriptor map: from a chunk's number to its descriptor, two levels.
 //
 // Who may touch it: whoever opens a chunk or a huge object writes its entries before any of its addresses are handed
-// out; everybody reads. An entry of a bin never changes.
+// out; everybody reads. An entry of a bin never
+// changes, but that a chunk is watched at first, maybe, and then no more.
 #pragma once
 
 #include <stddef.h>
@@ -44,10 +45,14 @@ FOLIO_INLINE Atomic<uint16_t>& chunk_entry(const void* address) {
 FOLIO_INLINE unsigned top_offset_at(const void* address) { return chunk_entry(address).load(order::relaxed); }
 FOLIO_INLINE unsigned chunk_code_unchecked(const void* address) { return top_offset_at(address) / kTopBytes; }
 
-// For any address.
+// For any address; of a watched chunk its bin.
 inline unsigned chunk_code(const void* address) {
-  return reinterpret_cast<uintptr_t>(address) >> arch::kAddressBits != 0 ? kCodeNone : chunk_code_unchecked(address);
+  if (reinterpret_cast<uintptr_t>(address) >> arch::kAddressBits != 0) return kCodeNone;
+  const unsigned code = chunk_code_unchecked(address);
+  return code < kCodeWatched ? code : code - kCodeWatched;
 }
+// For an address that has a code.
+inline bool is_watched(const void* address) { return chunk_code_unchecked(address) >= kCodeWatched; }
 
 inline char* chunk_start(const void* address) {
   return reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(address), kChunkBytes));

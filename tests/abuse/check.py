@@ -7,9 +7,12 @@
                                  ? any number; may go on in the next line of comment
     // expect-status: SIGABRT    or a number; SIGABRT without this line. A|B: one of both; no line comes with SIGSEGV
     // abort-before: name        a run that aborts must do so before the program tells `name`
+    // watch: yes                found because the first frees of a process are watched; no: without that (watch:0);
+                                 without this line: both ways
 
 A program without `options` runs with errors:abort, where all of this holds; with errors:warn, where the lines are the
-same and the program must reach its end with status 0; and with errors:ignore, where there must be no line at all.
+same and the program must reach its end with status 0; and with errors:ignore, where there must be no line at all. All
+that once as a process is by default and once more as it is when no more frees are watched.
 """
 
 import argparse
@@ -42,7 +45,13 @@ def status_number(text: str) -> int:
 
 def directives(source: Path) -> dict[str, list[str]]:
     """The `// key: value` lines at the head of a program."""
-    found: dict[str, list[str]] = {"options": [], "expect-line": [], "expect-status": [], "abort-before": []}
+    found: dict[str, list[str]] = {
+        "options": [],
+        "expect-line": [],
+        "expect-status": [],
+        "abort-before": [],
+        "watch": [],
+    }
     unfinished = False
     for line in source.read_text(encoding="utf-8").splitlines():
         if not line.startswith("//"):
@@ -64,10 +73,15 @@ def expectations(source: Path) -> list[Expected]:
     statuses = [status_number(text) for text in status_text.split("|")]
     if head["options"]:
         return [Expected(head["options"][0], statuses, lines, head["abort-before"])]
+    states = {"yes": [""], "no": [",watch:0"]}.get("".join(head["watch"]), ["", ",watch:0"])
     return [
-        Expected("errors:abort", statuses, lines, head["abort-before"]),
-        Expected("errors:warn", [0], lines, []),
-        Expected("errors:ignore", [0], [], []),
+        expected
+        for state in states
+        for expected in (
+            Expected("errors:abort" + state, statuses, lines, head["abort-before"]),
+            Expected("errors:warn" + state, [0], lines, []),
+            Expected("errors:ignore" + state, [0], [], []),
+        )
     ]
 
 

@@ -1,5 +1,5 @@
 // errors:warn: each misuse has its own line, and the program goes on.
-// options: errors:warn
+// options: errors:warn,watch:0
 // expect-status: 0
 // expect-line: free({stack}): not an address of Folio's #foreign-pointer
 // expect-line: free({p}): double free of a {size}-byte object (bin {bin}) #double-free

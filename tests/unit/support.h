@@ -77,6 +77,9 @@ inline bool can_peek() {
 }
 inline constexpr const char* kCannotPeek = "no process_vm_readv here";
 
+// Frees are cached from the first on, but in the tests of the watch.
+inline const bool watch_is_off = (folio::options.watch = 0) == 0;
+
 // Options as they were, after a test has changed them.
 class SavedOptions {
  public:

@@ -127,12 +127,13 @@ class Snapshot:
         return [(int(number), int(table[number])) for number in np.flatnonzero(table)]
 
     def _read_codes(self, process: Process) -> np.ndarray:
-        """The codes of the chunk table for each window, as rows."""
+        """The codes of the chunk table for each window, as rows; of watched chunks those of their bins."""
         layout, n = self.layout, self.layout.window_chunks
         length = n * layout.chunk_entry_bytes
         data = process.read_ranges([(layout.chunk_table + number * length, length) for number, _ in self.windows])
         entries = data.view(f"<u{layout.chunk_entry_bytes}").reshape(len(self.windows), n)
-        return (entries // layout.chunk_entry_step).astype(np.uint8)
+        codes = (entries // layout.chunk_entry_step).astype(np.uint8)
+        return np.where(codes < layout.code_watched, codes, codes - layout.code_watched)
 
     def _read_tops(self, process: Process) -> np.ndarray:
         """The tops of each thread that has a cache, as rows. A thread may have ended without a word, and its storage be

@@ -136,6 +136,7 @@ inline void begin_anew() {
   static const World* const first = [] {
     folio::options.decay = 3600000;  // the clock shall not tick by itself
     folio::options.housekeeper = folio::kHousekeeperOff;
+    folio::options.watch = 0;  // its counts are no state of a scenario
     void* object = nullptr;
     folio::take_objects(folio::bin_id(folio::kBins - 1), &object, 1);
     auto* world = new World;

@@ -321,11 +321,15 @@ TEST_F(CpuCacheTest, OneByOne) {
   EXPECT_EQ(emptied, nullptr);
   void* object = nullptr;
   ASSERT_EQ(take_objects(bin, &object, 1), 1u);
-  EXPECT_FALSE(cpu_cache_push_one(bin, object)) << "no magazine waits that has room";
+  EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kNo) << "no magazine waits that has room";
   Magazine* const waiting = magazine_of(bin, 2);
   const std::vector<void*> objects = objects_of(waiting);
   cpu_cache_put(bin, waiting, "test");
-  EXPECT_TRUE(cpu_cache_push_one(bin, object));
+  EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kYes);
+  EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kTwice);
+  EXPECT_EQ(cpu_cache_push_one(bin, objects[1]), Pushed::kTwice) << "below others";
+  EXPECT_TRUE(cpu_caches_hold(bin, objects[1]));
+  EXPECT_FALSE(cpu_caches_hold(bin, static_cast<char*>(objects[1]) + 1));
   EXPECT_EQ(cpu_caches_objects(bin), 3u);
   expect_exact();
   EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), object) << "last in, first out";
@@ -346,7 +350,7 @@ TEST_F(CpuCacheTest, OneByOneFillsAMagazineToItsMost) {
     for (;; ++pushed) {
       void* object = nullptr;
       ASSERT_EQ(take_objects(each, &object, 1), 1u);
-      if (cpu_cache_push_one(each, object)) continue;
+      if (cpu_cache_push_one(each, object) == Pushed::kYes) continue;
       give_objects(each, &object, 1, "test");
       break;
     }
@@ -372,7 +376,7 @@ TEST_F(CpuCacheTest, BusyMeansTheDepot) {
     EXPECT_EQ(depot_objects(bin), 0u);
     void* object = *rest->top();
     Magazine* emptied = rest;
-    EXPECT_FALSE(cpu_cache_push_one(bin, object));
+    EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kNo);
     EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), nullptr);
     EXPECT_EQ(emptied, nullptr);
     drain_list(bin, rest);

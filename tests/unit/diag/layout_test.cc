@@ -37,7 +37,8 @@ class Reader {
   uint8_t code(const void* address) const {
     const uintptr_t chunk = reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift;
     const auto entry = copied<uint16_t>(layout_.chunk_table, chunk * layout_.chunk_entry_bytes);
-    return static_cast<uint8_t>(entry / layout_.chunk_entry_step);
+    const auto code = static_cast<uint8_t>(entry / layout_.chunk_entry_step);
+    return code < layout_.code_watched ? code : static_cast<uint8_t>(code - layout_.code_watched);
   }
   // The descriptor of an address's chunk, or of its huge object.
   const char* descriptor(const void* address) const {

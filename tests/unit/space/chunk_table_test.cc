@@ -70,9 +70,9 @@ TEST(ChunkTable, AnEntryHoldsForItsChunkAndNoOther) {
 
 TEST(ChunkTable, TheFirstAndTheLastChunkHaveEntries) {
   int low = 0, high = 0;
-  const Entered first(address(0), &low, 1), last(address(kTop - kChunkBytes), &high, kCodes - 1);
+  const Entered first(address(0), &low, 1), last(address(kTop - kChunkBytes), &high, kCodeWatched - 1);
   EXPECT_EQ(descriptor_at(address(1)), &low);
-  EXPECT_EQ(chunk_code(address(kTop - 1)), kCodes - 1);
+  EXPECT_EQ(chunk_code(address(kTop - 1)), kCodeWatched - 1);
   EXPECT_EQ(descriptor_at(address(kTop - 1)), &high);
 }
 
@@ -101,6 +101,13 @@ TEST(ChunkTable, WritableIsOnlyWhatHasEntries) {
   constexpr uintptr_t kStepSpan = (kTableStepBytes / sizeof chunk_table[0]) << kChunkShift;
   EXPECT_TRUE(chunk_table_open(address(kNowhere * 3 + kStepSpan - kChunkBytes), 2 * kChunkBytes));
   EXPECT_EQ(count(), before + 2) << "what lies across two steps opens both";
+}
+
+TEST(ChunkTable, AWatchedChunkHasTheCodeOfItsBin) {
+  int descriptor = 0;
+  const Entered entered(address(kNowhere), &descriptor, kCodeWatched + 7);
+  EXPECT_TRUE(is_watched(address(kNowhere)));
+  EXPECT_EQ(chunk_code(address(kNowhere)), 7u);
 }
 
 TEST(ChunkTable, AWindowCoversItsChunks) {

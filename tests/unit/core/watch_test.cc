@@ -1,0 +1,106 @@
+#include "folio/watch.h"
+
+#include <thread>
+
+#include "cache/thread_cache.h"
+#include "space/chunk_table.h"
+#include "unit/core/heap.h"
+#include "unit/stderr_capture.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+class Watch : public ::testing::Test {
+ protected:
+  Watch() {
+    options.errors = kErrorsWarn;
+    options.housekeeper = kHousekeeperOff;
+    options.watch = 300;
+  }
+  ~Watch() override { expect_everything_free(); }
+
+  static std::string freed(void* object) {
+    StderrCapture capture;
+    release(object, "FUNC");
+    return capture.stop();
+  }
+  static bool found(const std::string& told, const char* what) { return told.find(what) != std::string::npos; }
+
+ private:
+  SavedOptions saved_;
+};
+
+TEST_F(Watch, AFreeGoesToItsFolio) {
+  for (const size_t size : {size_t{8}, size_t{200}, size_t{3000}, size_t{20000}}) {
+    void* const object = alloc(size);
+    ASSERT_TRUE(is_watched(object));
+    EXPECT_EQ(chunk_code(object), index(bin_of(size)));
+    EXPECT_TRUE(place_of(object).taken());
+    EXPECT_EQ(freed(object), "");
+    EXPECT_FALSE(place_of(object).taken());
+  }
+}
+
+TEST_F(Watch, MisuseIsFoundAtOnce) {
+  for (const size_t size : {size_t{24}, size_t{200}, size_t{3000}}) {
+    std::vector<void*> others;
+    for (unsigned i = 0; i < 50; ++i) others.push_back(alloc(size));
+    auto* const object = static_cast<char*>(alloc(size));
+    for (const size_t off : {size_t{1}, size_t{8}, size / 2, size - 1}) {
+      EXPECT_TRUE(found(freed(object + off), "not the start of an object: inside a")) << off;
+    }
+    EXPECT_EQ(freed(object), "");
+    std::thread([&] {
+      for (void* other : others) EXPECT_EQ(freed(other), "");
+    }).join();
+    EXPECT_TRUE(found(freed(object), "double free of a"));
+    EXPECT_TRUE(found(freed(others[0]), "double free of a"));
+    std::thread([&] { EXPECT_TRUE(found(freed(object), "double free of a")); }).join();
+  }
+}
+
+TEST_F(Watch, WhatACacheHoldsForAMallocIsFree) {
+  auto* const object = static_cast<char*>(alloc(48));
+  for (unsigned i = 1; i < 20; ++i) {
+    EXPECT_TRUE(found(freed(object + i * 48), "double free of a 48-byte object")) << i;
+  }
+  std::vector<void*> next;
+  for (unsigned i = 0; i < 200; ++i) next.push_back(alloc(48));
+  std::sort(next.begin(), next.end());
+  EXPECT_EQ(std::unique(next.begin(), next.end()), next.end()) << "none twice";
+  for (void* each : next) EXPECT_EQ(freed(each), "");
+  EXPECT_EQ(freed(object), "");
+}
+
+TEST_F(Watch, EndsWhenABinHasHadItsShare) {
+  void* const object = alloc(100);
+  unsigned frees = 0;
+  for (; is_watched(object) && frees < 1000; ++frees) free_object(alloc(100));
+  EXPECT_EQ(frees, 300u);
+  EXPECT_FALSE(watch_wanted(bin_of(100)));
+  EXPECT_TRUE(watch_wanted(bin_of(1000)));
+  void* const cached = alloc(100);
+  free_object(cached);
+  EXPECT_TRUE(place_of(cached).taken());
+  free_object(object);
+}
+
+TEST_F(Watch, EndsWhenAllTogetherHaveHadTheirs) {
+  for (const BinId bin : all_bins()) {
+    if (index(bin) >= kFirstAligned) break;
+    for (unsigned i = 0; i < 299; ++i) free_object(alloc(info_of(bin).size));
+  }
+  EXPECT_FALSE(watch_wanted(aligned_bin(4096, 4096)));
+}
+
+TEST_F(Watch, OffByTheOption) {
+  options.watch = 0;
+  free_object(alloc(64));
+  void* const object = alloc(64);
+  EXPECT_FALSE(is_watched(object));
+  free_object(object);
+}
+
+}  // namespace
