@@ -66,13 +66,13 @@ FOLIO_EXPORT int malloc_info(int options, FILE* fp) noexcept {
     errno = EINVAL;
     return -1;
   }
-  const AllBinStats every = all_bin_stats();
-  const Totals t = totals(every);
+  const InThreads in_threads;
+  const Totals t = totals(in_threads);
   Text text;
   text << "<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n";
   fwrite(text.data(), 1, text.length(), fp);
   for (unsigned i = 1; i < kBins; ++i) {
-    const BinStats& s = every.of[i];
+    const BinStats s = bin_stats(bin_id(i), in_threads);
     const uint64_t size = info_of(bin_id(i)).size;
     if (s.cached == 0) continue;
     text.clear();

@@ -23,36 +23,21 @@ bool plausible(const Slot* top) {
 
 // A cache whose thread is looked for leads to an odd address.
 ThreadTops* sought(ThreadTops* tops) { return reinterpret_cast<ThreadTops*>(reinterpret_cast<uintptr_t>(tops) | 1); }
-ThreadTops* tops_of(ThreadCache& c) {
-  // [tops] acquire: pairs with thread_cache_make.
-  const auto address = reinterpret_cast<uintptr_t>(c.tops.load(order::acquire));
-  return reinterpret_cast<ThreadTops*>(address & ~uintptr_t{1});
+ThreadTops* without_mark(ThreadTops* tops) {
+  return reinterpret_cast<ThreadTops*>(reinterpret_cast<uintptr_t>(tops) & ~uintptr_t{1});
 }
+// [tops] acquire: pairs with thread_cache_make.
+ThreadTops* tops_of(const ThreadCache& c) { return without_mark(c.tops.load(order::acquire)); }
 
-enum class Found { kOwned, kGone, kUnknown };
-
-// Copies tops that a cache leads to. kOwned: they were its own at that moment. kGone: its thread is, or they are
-// another thread's by now. `read`: how memory is copied that may be unmapped.
-template <class Read>
-Found copy_tops(const ThreadCache& c, const ThreadTops* tops, ThreadTops* copy, Read&& read) {
-  if (tops == nullptr) return Found::kGone;
-  if (tops == &thread_tops) {
-    *copy = thread_tops;
-  } else if (bool refused; !read(copy, tops, sizeof *copy, &refused)) {
-    return refused ? Found::kUnknown : Found::kGone;
-  }
-  return copy->owner == &c ? Found::kOwned : Found::kGone;
-}
-
-// Whether a cache's thread is gone; the cache is the caller's then. The odd address keeps others from it, and says that
-// it still is the same thread's life: one that ends in the ordinary way, or another that gets the cache, writes there.
+// Whether a cache's thread is gone; the cache is the caller's then. The odd address, which only the one who looks writes,
+// says that it still is the same thread's life: one that ends in the ordinary way, or another that gets the cache,
+// writes there.
 bool take_from_gone(ThreadCache& c) {
   ThreadTops* tops = c.tops.load(order::relaxed);  // relaxed: the compare_exchange decides
   if (tops == nullptr || tops == sought(tops)) return false;
   // [tops] acquire: the owner was set before; pairs with thread_cache_make.
   if (!c.tops.compare_exchange(tops, sought(tops), order::acquire)) return false;
-  ThreadTops copy;
-  const bool gone = copy_tops(c, tops, &copy, os::peek) == Found::kGone;
+  const bool gone = os::word_is(reinterpret_cast<const void* const*>(&tops->owner), &c) == os::Answer::kOther;
   ThreadTops* now = sought(tops);
   return c.tops.compare_exchange(now, gone ? nullptr : tops, order::relaxed) && gone;  // relaxed: nothing hangs on it
 }
@@ -72,6 +57,7 @@ void hand_on_all(const ThreadTops& tops) {
 }
 
 constinit Atomic<ThreadCache*> next_look{nullptr};
+constinit Atomic<bool> looking{false};
 
 }  // namespace
 
@@ -102,23 +88,26 @@ void thread_caches_put(ThreadCache& cache) {
 
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
+  if (alone) looking.store(false, order::relaxed);  // relaxed: whoever looked did not come along
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     if (c == thread_state.cache) {
       c->thread.store(os::thread_id(), order::relaxed);  // relaxed: this thread's own
       ++left;
       continue;
     }
-    ThreadTops* const tops = tops_of(*c);
+    ThreadTops* word = c->tops.load(order::acquire);  // [tops] acquire: pairs with thread_cache_make
+    const ThreadTops* const tops = without_mark(word);
     if (tops == nullptr) continue;
     if (!alone && os::thread_exists(c->thread.load(order::relaxed))) {  // relaxed: as above
       ++left;
       continue;
     }
     ThreadTops copy;
-    const Found found = copy_tops(*c, tops, &copy, os::copy_if_mapped);
-    c->tops.store(nullptr, order::relaxed);  // relaxed: its thread is gone
+    const bool copied = tops != &thread_tops && os::copy_if_mapped(&copy, tops, sizeof copy) == os::Answer::kYes;
+    // Another thread may have found it gone meanwhile. Relaxed: its thread is gone.
+    if (!c->tops.compare_exchange(word, nullptr, order::relaxed)) continue;
     ++gone;
-    if (found == Found::kOwned && tops != &thread_tops) hand_on_all(copy);
+    if (copied && copy.owner == c) hand_on_all(copy);
     thread_cache_forget(*c);
     idle_caches.push(c);
   }
@@ -132,6 +121,9 @@ void thread_caches_after_fork(bool alone) {
 
 unsigned thread_caches_find_gone(unsigned looks) {
   unsigned found = 0;
+  // [look] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that stops
+  // here for ever leaves these caches to nobody.
+  if (looking.load(order::relaxed) || looking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
   ThreadCache* c = next_look.load(order::relaxed);  // relaxed: any cache will do, and they stay
   for (; looks != 0; --looks) {
     if (c == nullptr) c = thread_caches_first();
@@ -143,7 +135,8 @@ unsigned thread_caches_find_gone(unsigned looks) {
     }
     c = c->next_all;
   }
-  next_look.store(c, order::relaxed);  // relaxed: as above
+  next_look.store(c, order::relaxed);    // relaxed: as above
+  looking.store(false, order::release);  // [look] release: pairs with the exchange above
   return found;
 }
 
@@ -167,53 +160,66 @@ uint64_t objects_at(const Slot* top) {
 
 namespace {
 
-void add_objects(const ThreadTops& tops, uint64_t (&objects)[kBins]) {
-  for (unsigned i = 1; i < kBins; ++i) objects[i] += objects_at(tops.top[i]);
-}
+// The tops of some threads, copied by one system call, or a few where some cannot be read. Little, as it lies on stacks
+// that may be small.
+class SomeTops {
+ public:
+  explicit SomeTops(uint64_t (&objects)[kBins]) : objects_(objects) {}
+  ~SomeTops() { count_all(); }
 
-// The tops of some threads, copied by one system call, or a few where some cannot be read.
-struct SomeTops {
-  ThreadTops copies[os::kPeekMost];
-  os::PeekRange ranges[os::kPeekMost];
-  const ThreadCache* owners[os::kPeekMost];
-  unsigned count = 0;
-
-  void add(const ThreadCache& c, const ThreadTops* tops) {
-    owners[count] = &c;
-    ranges[count] = {&copies[count], tops, sizeof *tops};
-    ++count;
+  void add(const ThreadCache& c) {
+    const ThreadTops* const tops = tops_of(c);
+    if (tops == nullptr) return;
+    if (tops == &thread_tops) {
+      if (thread_tops.owner == &c) count(thread_tops.top);
+      return;
+    }
+    Copy& copy = copies_[n_];
+    caches_[n_] = &c;
+    ranges_[2 * n_] = {copy.top, tops->top, sizeof copy.top};
+    ranges_[2 * n_ + 1] = {&copy.owner, &tops->owner, sizeof copy.owner};
+    if (++n_ == kMost) count_all();
   }
-  void count_objects(uint64_t (&objects)[kBins]) {
-    for (unsigned from = 0; from < count;) {
-      const unsigned end = from + os::peek_some(ranges + from, count - from);
+
+ private:
+  static constexpr unsigned kMost = os::kPeekMost / 2;
+  struct Copy {
+    Slot* top[kBins];
+    ThreadCache* owner;
+  };
+
+  void count(Slot* const* tops) {
+    for (unsigned i = 1; i < kBins; ++i) objects_[i] += objects_at(tops[i]);
+  }
+  void count_all() {
+    for (unsigned from = 0; from < n_;) {
+      const unsigned end = from + os::peek_some(ranges_ + 2 * from, 2 * (n_ - from)) / 2;
       for (; from < end; ++from) {
-        if (copies[from].owner == owners[from]) add_objects(copies[from], objects);
+        if (copies_[from].owner == caches_[from]) count(copies_[from].top);
       }
       ++from;  // one that could not be read, if any
     }
-    count = 0;
+    n_ = 0;
   }
+
+  uint64_t (&objects_)[kBins];
+  Copy copies_[kMost];
+  os::PeekRange ranges_[2 * kMost];
+  const ThreadCache* caches_[kMost];
+  unsigned n_ = 0;
 };
 
 }  // namespace
 
 void thread_caches_objects(uint64_t (&objects)[kBins]) {
-  SomeTops some;
-  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
-    const ThreadTops* const tops = tops_of(*c);
-    if (tops == &thread_tops && thread_tops.owner == c) {
-      add_objects(thread_tops, objects);
-    } else if (tops != nullptr) {
-      some.add(*c, tops);
-      if (some.count == os::kPeekMost) some.count_objects(objects);
-    }
-  }
-  some.count_objects(objects);
+  SomeTops some(objects);
+  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) some.add(*c);
 }
 
 uint64_t thread_cache_objects(ThreadCache* cache, BinId bin) {
-  ThreadTops copy;
-  return copy_tops(*cache, tops_of(*cache), &copy, os::peek) == Found::kOwned ? objects_at(copy.top[index(bin)]) : 0;
+  uint64_t objects[kBins] = {};
+  SomeTops(objects).add(*cache);
+  return objects[index(bin)];
 }
 
 }  // namespace folio

@@ -216,6 +216,7 @@ void housekeeper_main(void*) {
     }
     hand_over();
   } while (!housekeeper_leave() || comes_back());
+  if (os::first_thread_left()) os::leave_to_ordinary_thread();
 }
 
 // It is called by who has work for it, at most once for each of its sleeps.
@@ -327,7 +328,8 @@ size_t clock_collect(const char* function) {
   return page_counts.purged.load(order::relaxed) - before;  // relaxed: a statistic
 }
 
-void clock_after_fork() {
+void clock_after_fork(bool alone) {
+  if (!alone && housekeeper_is_own()) return;  // a thread that a handler of the program's has started has started it
   set_timekeeper(false);
   housekeeper_forget();
 }

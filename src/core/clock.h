@@ -46,6 +46,6 @@ struct CollectRequest {
 };
 extern CollectRequest collect_request;
 
-void clock_after_fork();
+void clock_after_fork(bool alone);  // alone: no other thread runs yet
 
 }  // namespace folio

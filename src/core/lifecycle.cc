@@ -23,7 +23,7 @@ void complain(const char* line, size_t length) {
 // handed on.
 void after_fork_in_child() {
   const bool alone = os::thread_total() == 1;
-  clock_after_fork();
+  clock_after_fork(alone);
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);
   clock_start_housekeeper_if_on();

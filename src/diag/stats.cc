@@ -38,44 +38,22 @@ void add_chunk(Descriptor& d, BinStats& s) {
 
 }  // namespace
 
-namespace {
+InThreads::InThreads() { thread_caches_objects(objects); }
 
-// But for the magazines that threads use.
-BinStats stats_without_threads(BinId bin) {
+BinStats bin_stats(BinId bin, const InThreads& in_threads) {
   BinStats s{};
   visit_chunks(bin, [&](Descriptor& d) {
     add_chunk(d, s);
     return true;
   });
-  s.cached = depot_objects(bin) + cpu_caches_objects(bin);
+  s.cached = depot_objects(bin) + cpu_caches_objects(bin) + in_threads.objects[index(bin)];
   return s;
 }
 
-}  // namespace
-
-BinStats bin_stats(BinId bin) {
-  uint64_t in_threads[kBins] = {};
-  thread_caches_objects(in_threads);
-  BinStats s = stats_without_threads(bin);
-  s.cached += in_threads[index(bin)];
-  return s;
-}
-
-AllBinStats all_bin_stats() {
-  AllBinStats all{};
-  uint64_t in_threads[kBins] = {};
-  thread_caches_objects(in_threads);
-  for (unsigned i = 1; i < kBins; ++i) {
-    all.of[i] = stats_without_threads(bin_id(i));
-    all.of[i].cached += in_threads[i];
-  }
-  return all;
-}
-
-Totals totals(const AllBinStats& every) {
+Totals totals(const InThreads& in_threads) {
   Totals t{};
   for (unsigned i = 1; i < kBins; ++i) {
-    const BinStats& s = every.of[i];
+    const BinStats s = bin_stats(bin_id(i), in_threads);
     const uint64_t size = info_of(bin_id(i)).size;
     const uint64_t cached = s.cached < s.taken ? s.cached : s.taken;
     t.live += (s.taken - cached) * size;
@@ -116,14 +94,14 @@ void put_line(Text& text, const char* what, uint64_t bytes, const char* note) {
   text.column(bytes >> 10, 12) << " KiB  " << note << "\n";
 }
 
-void write_bins(const AllBinStats& every, Text& text, Write* write, void* context) {
+void write_bins(const InThreads& in_threads, Text& text, Write* write, void* context) {
   text << "  largest bins    size      chunks        live      cached    dirty KiB\n";
   bool shown[kBins] = {};
   for (unsigned row = 0; row < 8; ++row) {
     unsigned best = 0;
     uint64_t most = 0;
     for (unsigned i = 1; i < kBins; ++i) {
-      const uint64_t bytes = every.of[i].taken * info_of(bin_id(i)).size;
+      const uint64_t bytes = bin_stats(bin_id(i), in_threads).taken * info_of(bin_id(i)).size;
       if (!shown[i] && bytes > most) {
         most = bytes;
         best = i;
@@ -131,7 +109,7 @@ void write_bins(const AllBinStats& every, Text& text, Write* write, void* contex
     }
     if (best == 0) break;
     shown[best] = true;
-    const BinStats& s = every.of[best];
+    const BinStats s = bin_stats(bin_id(best), in_threads);
     text << "        bin";
     text.column(best, 4).column(info_of(bin_id(best)).size, 9).column(s.chunks, 12);
     text.column(s.taken - (s.cached < s.taken ? s.cached : s.taken), 12).column(s.cached, 12).column(s.dirty >> 10, 13)
@@ -143,8 +121,8 @@ void write_bins(const AllBinStats& every, Text& text, Write* write, void* contex
 }  // namespace
 
 void write_text(Write* write, void* context) {
-  const AllBinStats every = all_bin_stats();
-  const Totals t = totals(every);
+  const InThreads in_threads;
+  const Totals t = totals(in_threads);
   Text text;
   text << "folio: statistics\n";
   put_line(text, "live        ", t.live, "in objects that the program holds");
@@ -157,14 +135,14 @@ void write_text(Write* write, void* context) {
   flush(text, write, context);
   text << "  " << t.chunks << " chunks, " << t.threads << " threads; " << (t.purged >> 10) << " KiB purged in "
        << t.purge_calls << " calls; " << t.busy_sections << " busy CPU-cache sections\n";
-  write_bins(every, text, write, context);
+  write_bins(in_threads, text, write, context);
   text << "  next: docs/options.md explains what can be tuned, docs/limits.md what bounds each line\n";
   flush(text, write, context);
 }
 
 void write_json(Write* write, void* context) {
-  const AllBinStats every = all_bin_stats();
-  const Totals t = totals(every);
+  const InThreads in_threads;
+  const Totals t = totals(in_threads);
   Text text;
   text << "{\"version\":1,\"live\":" << t.live << ",\"cached\":" << t.cached << ",\"fragmented\":" << t.fragmented
        << ",\"dirty\":" << t.dirty << ",\"resident\":" << t.resident << ",\"huge_live\":" << t.huge_live
@@ -175,7 +153,7 @@ void write_json(Write* write, void* context) {
   flush(text, write, context);
   bool first = true;
   for (unsigned i = 1; i < kBins; ++i) {
-    const BinStats& s = every.of[i];
+    const BinStats s = bin_stats(bin_id(i), in_threads);
     if (s.chunks == 0) continue;
     text << (first ? "" : ",") << "{\"bin\":" << uint64_t{i} << ",\"size\":" << uint64_t{info_of(bin_id(i)).size}
          << ",\"chunks\":" << s.chunks << ",\"taken\":" << s.taken << ",\"cached\":" << s.cached

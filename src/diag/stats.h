@@ -16,19 +16,19 @@ struct BinStats {
   uint64_t resident;  // bytes that may be resident
   uint64_t dirty;     // of these, bytes of free folios or large objects
 };
-BinStats bin_stats(BinId bin);
-// Of all bins (0 stays empty), so that each thread is looked at once.
-struct AllBinStats {
-  BinStats of[kBins];
+// What the magazines that threads use hold of each bin: looked at once for all bins, as that takes system calls. No more
+// than this lies on the stack, which may be a small one.
+struct InThreads {
+  InThreads();
+  uint64_t objects[kBins] = {};
 };
-AllBinStats all_bin_stats();
+BinStats bin_stats(BinId bin, const InThreads& in_threads = InThreads());
 
 struct Totals {
   uint64_t live, cached, fragmented, dirty, resident, huge_live, metadata, reserved, chunks, threads;
   uint64_t purged, purge_calls, busy_sections;
 };
-Totals totals(const AllBinStats& every);
-inline Totals totals() { return totals(all_bin_stats()); }
+Totals totals(const InThreads& in_threads = InThreads());
 
 // One screen of text, or one JSON object, in pieces.
 using Write = void(void* context, const char* text, size_t length);

@@ -45,6 +45,9 @@ long call(long n, A... a) {
   return arch::syscall6(n, (long)a...);
 }
 
+// <linux/futex.h>, which musl's headers lack: private to the process.
+constexpr int kFutexWait = 128, kFutexWake = 129, kFutexCmpRequeue = 132;
+
 bool failed(long result) { return result < 0 && result > -4096; }
 
 // Anywhere, or in place of what is at `fixed`.
@@ -117,16 +120,15 @@ bool move_range(char* from, char* to, size_t bytes) {
   // qemu-user does so too, but takes `from` for unmapped: it ignores purges of it without a word, and faults where
   // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again. Whether it is
   // known tells a call that reads from it, an empty set of signals; one that any sandbox lets pass.
-  if (call(SYS_rt_sigprocmask, SIG_BLOCK, from, nullptr, 8) == -EFAULT && map(bytes, PROT_READ | PROT_WRITE, from) != nullptr) {
+  if (call(SYS_rt_sigprocmask, SIG_BLOCK, from, nullptr, 8) == -EFAULT &&
+      map(bytes, PROT_READ | PROT_WRITE, from) != nullptr) {
     refuse_huge_pages(from, bytes);
   }
   return true;
 }
 
-// By a call that changes nothing where it is.
-bool is_mapped(char* address, size_t bytes) {
-  return call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE) != -ENOMEM;
-}
+// By an advice that the range has already; it may be reserved only, so nothing that charges it.
+bool is_mapped(char* address, size_t bytes) { return call(SYS_madvise, address, bytes, MADV_NOHUGEPAGE) != -ENOMEM; }
 
 }  // namespace
 
@@ -146,21 +148,6 @@ size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroy
   return *destroyed ? 0 : moved;
 }
 
-namespace {
-
-bool answer(bool copied, bool refused, bool* refused_out) {
-  if (refused_out != nullptr) *refused_out = refused;
-  return copied;
-}
-
-}  // namespace
-
-bool peek(void* to, const void* from, size_t bytes, bool* refused) {
-  iovec local{to, bytes}, remote{const_cast<void*>(from), bytes};
-  const long copied = call(SYS_process_vm_readv, call(SYS_getpid), &local, 1, &remote, 1, 0);
-  return answer(copied == static_cast<long>(bytes), failed(copied) && copied != -EFAULT, refused);
-}
-
 unsigned peek_some(const PeekRange* ranges, unsigned count) {
   iovec local[kPeekMost], remote[kPeekMost];
   for (unsigned i = 0; i < count; ++i) {
@@ -176,17 +163,32 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
   return count;
 }
 
-bool copy_if_mapped(void* to, const void* from, size_t bytes, bool* refused) {
+Answer word_is(const void* const* word, const void* value) {
+  // The kernel compares four bytes with a value before it moves none of those who wait there to another place.
+  constexpr long kNone = 0;
+  static constinit uint32_t other_place = 0;
+  const auto wanted = reinterpret_cast<uint64_t>(value);
+  const auto* half = reinterpret_cast<const char*>(word);
+  const uint32_t parts[] = {static_cast<uint32_t>(wanted), static_cast<uint32_t>(wanted >> 32)};
+  for (const uint32_t part : parts) {
+    const long result = call(SYS_futex, half, kFutexCmpRequeue, kNone, kNone, &other_place, part);
+    if (failed(result)) return result == -EAGAIN || result == -EFAULT ? Answer::kOther : Answer::kUnknown;
+    half += sizeof part;
+  }
+  return Answer::kYes;
+}
+
+Answer copy_if_mapped(void* to, const void* from, size_t bytes) {
   // The kernel reads the set before it finds that there is no such way to change the mask.
   constexpr long kNoWay = -1, kSetBytes = 8;
   const auto start = reinterpret_cast<uintptr_t>(from), last = start + bytes - kSetBytes;
   for (uintptr_t at = start;; at = last - at < page_bytes() ? last : at + page_bytes()) {
     const long result = call(SYS_rt_sigprocmask, kNoWay, at, nullptr, kSetBytes);
-    if (result != -EINVAL) return answer(false, result != -EFAULT, refused);
+    if (result != -EINVAL) return result == -EFAULT ? Answer::kOther : Answer::kUnknown;
     if (at == last) break;
   }
   __builtin_memcpy(to, from, bytes);
-  return answer(true, false, refused);
+  return Answer::kYes;
 }
 
 namespace {
@@ -240,13 +242,6 @@ uint64_t now_ms() {
   return static_cast<uint64_t>(t.tv_sec) * 1000 + static_cast<uint64_t>(t.tv_nsec) / 1000000;
 }
 
-namespace {
-
-// <linux/futex.h>, which musl's headers lack: private to the process.
-constexpr int kFutexWait = 128, kFutexWake = 129;
-
-}  // namespace
-
 bool wait(Atomic<uint32_t>& word, uint32_t value, uint64_t ms) {
   timespec t{static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000 * 1000000)};
   const long result = call(SYS_futex, &word, kFutexWait, value, &t, nullptr, 0);
@@ -286,6 +281,7 @@ struct ThreadStart {
 // Only one thread is ever started at a time (the housekeeper guards it), so its arguments can lie here.
 constinit ThreadStart thread_start{};
 constinit CreateThread* create_thread = pthread_create;
+constinit sigset_t starters_signals{};
 
 // What its maker could not give it on the way: it then runs late where its maker's CPU is busy.
 void* run_thread(void*) {
@@ -333,12 +329,37 @@ void create_threads_by(CreateThread* create) { create_thread = create; }
 
 bool start_thread(void (*main)(void*), void* argument) {
   thread_start = {main, argument};
-  sigset_t all, before;
+  sigset_t all;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_sigmask(SIG_SETMASK, &all, &starters_signals);
   const bool started = create_detached(true) || create_detached(false);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
   return started;
+}
+
+namespace {
+
+void* end_process(void*) {
+  constexpr unsigned kTriesMost = 1000;
+  const timespec tick{0, 1000000};
+  // Its maker and the first thread, which has left and counts.
+  for (unsigned i = 0; i < kTriesMost && thread_total() > 2; ++i) call(SYS_nanosleep, &tick, nullptr);
+  pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
+  return nullptr;
+}
+
+}  // namespace
+
+void leave_to_ordinary_thread() {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  bool created = pthread_attr_init(&attributes) == 0;
+  if (created) {
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    created = create_thread(&thread, &attributes, end_process, nullptr) == 0;
+    pthread_attr_destroy(&attributes);
+  }
+  if (!created) pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
 }
 
 namespace {

@@ -49,11 +49,9 @@ bool purge(void* address, size_t bytes);
 // was moved and `to` must not be used any more.
 size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroyed);
 
-// Copies from an address of this process that may be unmapped at any time. False if it is, or a part of it, or if the
-// system does not say (a filter of system calls may forbid it): *refused then, where given.
-bool peek(void* to, const void* from, size_t bytes, bool* refused = nullptr);
-// The same of up to kPeekMost ranges, which takes half of the time. Returns how many were copied, from the first on:
-// fewer than `count` where one could not be.
+// Copies ranges of this process's memory that may be unmapped at any time, by a system call that a filter may forbid:
+// for statistics. Returns how many ranges were copied, from the first on: fewer than `count` (at most kPeekMost) where
+// one could not be.
 struct PeekRange {
   void* to;
   const void* from;
@@ -61,8 +59,17 @@ struct PeekRange {
 };
 inline constexpr unsigned kPeekMost = 8;
 unsigned peek_some(const PeekRange* ranges, unsigned count);
-// peek of 8 bytes and more where nobody unmaps anything meanwhile, by a system call that every filter allows.
-bool copy_if_mapped(void* to, const void* from, size_t bytes, bool* refused = nullptr);
+inline bool peek(void* to, const void* from, size_t bytes) {
+  const PeekRange range{to, from, bytes};
+  return peek_some(&range, 1) == 1;
+}
+
+// Whether a word of this process's memory, which may be unmapped at any time, has that value; and copies 8 bytes and
+// more where nobody unmaps anything meanwhile (kOther: it is not mapped, or only a part of it). Both by system calls
+// that every filter allows. kUnknown: the system does not say.
+enum class Answer { kYes, kOther, kUnknown };
+Answer word_is(const void* const* word, const void* value);
+Answer copy_if_mapped(void* to, const void* from, size_t bytes);
 
 // ---- Processors, threads, time ----
 
@@ -87,6 +94,11 @@ void create_threads_by(CreateThread* create);
 // Runs main(argument) on a new thread, which receives no signals and has the CPUs that were remembered and the ordinary
 // scheduling class, whatever its maker has. False if there can be none. Not in a signal handler.
 bool start_thread(void (*main)(void*), void* argument);
+
+// For a thread of start_thread that is about to leave as the last one: the libc would end the process on it, with all the
+// program's exit handlers. Starts an ordinary thread, with the libc's stack and the signals of whoever called
+// start_thread, which waits until it is the last. Where there can be none, the caller gets these signals.
+void leave_to_ordinary_thread();
 
 // Asks for a call of `ended(value)` in the calling thread when it ends, `value` not null; `ended` is the same in all
 // calls. False if that is impossible: the program may have used up what the system has for this, unless

@@ -6,9 +6,16 @@ namespace folio {
 
 namespace {
 
+// The word: | process : 29 | state : 3 |. Whose housekeeper it is lies in the same word, so that of two that start one at
+// once the second one sees the first, and a copy of the process sees that its own did not come along.
 enum : uint32_t { kNone, kAtWork, kResting, kAsleep, kLingering, kCalled, kRung };
+constexpr uint32_t kStateMask = 7, kProcessShift = 3;
 constinit Atomic<uint32_t> word{kNone};
-constinit Atomic<uint32_t> process{0};  // whose housekeeper that is
+
+uint32_t state_in(uint32_t found) { return found & kStateMask; }
+uint32_t in_state(uint32_t found, uint32_t state) { return (found & ~kStateMask) | state; }
+uint32_t own_word(uint32_t state) { return os::process_id() << kProcessShift | state; }
+bool is_own(uint32_t found) { return found >> kProcessShift == own_word(kNone) >> kProcessShift; }
 
 uint32_t state_of(Rest rest) {
   return rest == Rest::kUntilCalled ? kAsleep : rest == Rest::kLinger ? kLingering : kResting;
@@ -17,48 +24,51 @@ uint32_t state_of(Rest rest) {
 }  // namespace
 
 bool housekeeper_enter() {
-  const uint32_t self = os::process_id();
   uint32_t found = word.load(order::relaxed);  // relaxed: a look first
-  // Relaxed: who copied the process copied both words.
-  if (found != kNone && process.load(order::relaxed) == self) return false;
+  if (state_in(found) != kNone && is_own(found)) return false;
   // [housekeeper] acquire: the one before has left; pairs with housekeeper_leave.
-  if (!word.compare_exchange(found, kAtWork, order::acquire)) return false;
-  process.store(self, order::relaxed);  // relaxed: read by threads of this process, or of copies of it
-  return true;
+  return word.compare_exchange(found, own_word(kAtWork), order::acquire);
 }
 
 void housekeeper_forget() { word.store(kNone, order::relaxed); }  // relaxed: there is none
 
+bool housekeeper_is_own() {
+  const uint32_t found = word.load(order::relaxed);  // relaxed: the word is all there is to know
+  return state_in(found) != kNone && is_own(found);
+}
+
 Woken housekeeper_rest(Rest rest, uint64_t ms) {
-  const uint32_t state = state_of(rest);
-  uint32_t at_work = kAtWork;
+  uint32_t at_work = own_word(kAtWork);
+  const uint32_t resting = in_state(at_work, state_of(rest));
   bool slept = true;
   // Relaxed, all three: the word is all there is to know.
-  if (word.compare_exchange(at_work, state, order::relaxed)) slept = os::wait(word, state, ms);
-  const uint32_t found = word.exchange(kAtWork, order::relaxed);  // relaxed: as above
+  if (word.compare_exchange(at_work, resting, order::relaxed)) slept = os::wait(word, resting, ms);
+  const uint32_t found = state_in(word.exchange(in_state(resting, kAtWork), order::relaxed));  // relaxed: as above
   if (found == kRung) return Woken::kRung;
   if (found == kCalled) return Woken::kCalled;
   return slept ? Woken::kTimeIsUp : Woken::kRefused;
 }
 
 bool housekeeper_leave() {
-  uint32_t at_work = kAtWork;
+  uint32_t at_work = own_word(kAtWork);
   return word.compare_exchange(at_work, kNone, order::release);  // [housekeeper] release: pairs with housekeeper_enter
 }
 
-bool housekeeper_sleeps() { return word.load(order::relaxed) == kAsleep; }  // relaxed: a hint
+bool housekeeper_sleeps() { return state_in(word.load(order::relaxed)) == kAsleep; }  // relaxed: a hint
 
 void housekeeper_call() {
-  uint32_t asleep = kAsleep;
+  uint32_t found = word.load(order::relaxed);  // relaxed: the compare-and-swap decides
+  if (state_in(found) != kAsleep) return;
   // Relaxed: the word is all there is to know. One of several callers wakes it.
-  if (word.compare_exchange(asleep, kCalled, order::relaxed)) os::wake(word);
+  if (word.compare_exchange(found, in_state(found, kCalled), order::relaxed)) os::wake(word);
 }
 
 void housekeeper_ring() {
   uint32_t found = word.load(order::relaxed);  // relaxed: the compare-and-swap decides
-  while (found != kNone && found != kRung) {
-    if (!word.compare_exchange(found, kRung, order::relaxed)) continue;  // relaxed: as above
-    if (found == kResting || found == kAsleep) os::wake(word);
+  while (state_in(found) != kNone && state_in(found) != kRung) {
+    const uint32_t before = state_in(found);
+    if (!word.compare_exchange(found, in_state(found, kRung), order::relaxed)) continue;  // relaxed: as above
+    if (before == kResting || before == kAsleep) os::wake(word);
     return;
   }
 }

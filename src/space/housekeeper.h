@@ -27,6 +27,7 @@ enum class Woken { kTimeIsUp, kCalled, kRung, kRefused };
 // has the word of a housekeeper that did not come along.
 bool housekeeper_enter();
 void housekeeper_forget();  // it could not be started; or the child of a fork has none
+bool housekeeper_is_own();  // there is one, and it is not that of the process that this one is a copy of
 
 // ---- The housekeeper itself ----
 

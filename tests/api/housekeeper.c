@@ -287,7 +287,6 @@ static const int ordinary_calls[] = {
     __NR_newfstatat,
     __NR_readlinkat,
     /* the child of a fork */
-    __NR_process_vm_readv,
     __NR_set_tid_address,
     /* the program's own */
     __NR_wait4,

@@ -366,16 +366,30 @@ TEST(Os, CopiesWhatIsMapped) {
   memset(space.at(), 42, 3 * page);
   space.unmap(3 * page, page);
   std::vector<char> copy(3 * page);
-  bool refused = true;
   errno = 0;
-  ASSERT_TRUE(os::copy_if_mapped(copy.data(), space.at(), 3 * page, &refused));
-  EXPECT_FALSE(refused);
+  ASSERT_EQ(os::copy_if_mapped(copy.data(), space.at(), 3 * page), os::Answer::kYes);
   EXPECT_EQ(copy, std::vector<char>(3 * page, 42));
-  EXPECT_TRUE(os::copy_if_mapped(copy.data(), space.at() + 3 * page - 8, 8));
-  EXPECT_FALSE(os::copy_if_mapped(copy.data(), space.at() + 3 * page, 8, &refused));
-  EXPECT_FALSE(refused) << "it is known that nothing is there";
-  EXPECT_FALSE(os::copy_if_mapped(copy.data(), space.at() + page + 8, 2 * page)) << "the last page is not mapped";
-  EXPECT_FALSE(os::copy_if_mapped(copy.data(), nullptr, 8));
+  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + 3 * page - 8, 8), os::Answer::kYes);
+  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + 3 * page, 8), os::Answer::kOther);
+  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + page + 8, 2 * page), os::Answer::kOther) << "its last page";
+  EXPECT_NE(os::copy_if_mapped(copy.data(), nullptr, 8), os::Answer::kYes);
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, ComparesAWordThatMayBeUnmapped) {
+  Reserved space(2 * page);
+  auto** words = reinterpret_cast<void**>(space.at());
+  void* const value = space.at() + 5;
+  words[0] = value;
+  words[1] = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(value) ^ (uint64_t{1} << 40));
+  words[page / sizeof(void*)] = value;
+  space.unmap(page, page);
+  errno = 0;
+  EXPECT_EQ(os::word_is(words, value), os::Answer::kYes);
+  EXPECT_EQ(os::word_is(words, space.at() + 6), os::Answer::kOther);
+  EXPECT_EQ(os::word_is(words + 1, value), os::Answer::kOther) << "its upper half";
+  EXPECT_EQ(os::word_is(words + page / sizeof(void*), value), os::Answer::kOther) << "not mapped";
+  EXPECT_EQ(os::word_is(nullptr, nullptr), os::Answer::kOther);
   EXPECT_EQ(errno, 0);
 }
 
