@@ -497,13 +497,14 @@ void thread_cache_look(const char* function) {
   }
 }
 
-void thread_cache_forget(ThreadCache& c) {
+void thread_cache_forget(ThreadCache& c, bool lost) {
   c.empties = nullptr;
   c.empty_count = 0;
   for (unsigned i = 1; i < kBins; ++i) {
     shrink(c, bin_id(i), 0);
     c.bins[i].calls = 0;
   }
+  if (lost) c.claimed = c.budget = 0;
   return_claims(c, 0);
 }
 

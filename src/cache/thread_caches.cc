@@ -103,12 +103,18 @@ void thread_caches_after_fork(bool alone) {
       continue;
     }
     ThreadTops copy;
-    const bool copied = tops != &thread_tops && os::copy_if_mapped(&copy, tops, sizeof copy) == os::Answer::kYes;
+    // A thread that runs already may unmap stacks that the libc has kept.
+    const auto read = [&] {
+      return alone ? os::copy_if_mapped(&copy, tops, sizeof copy) == os::Answer::kYes
+                   : os::peek(&copy, tops, sizeof copy);
+    };
+    const bool copied = tops != &thread_tops && read();
     // Another thread may have found it gone meanwhile. Relaxed: its thread is gone.
     if (!c->tops.compare_exchange(word, nullptr, order::relaxed)) continue;
     ++gone;
-    if (copied && copy.owner == c) hand_on_all(copy);
-    thread_cache_forget(*c);
+    const bool found = copied && copy.owner == c;
+    if (found) hand_on_all(copy);
+    thread_cache_forget(*c, !found);
     idle_caches.push(c);
   }
   // Relaxed: a statistic. A thread that vanished while it came or went counts wrongly.
@@ -129,7 +135,7 @@ unsigned thread_caches_find_gone(unsigned looks) {
     if (c == nullptr) c = thread_caches_first();
     if (c == nullptr) break;
     if (take_from_gone(*c)) {
-      thread_cache_forget(*c);
+      thread_cache_forget(*c, true);
       thread_caches_put(*c);
       ++found;
     }

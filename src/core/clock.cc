@@ -32,6 +32,7 @@ constexpr uint64_t kTrustedLooks = 4;     // it is held up when it has not come 
 constexpr uint64_t kTrustedMs = 100;      // and so much more
 constexpr uint64_t kLingerMs = 20;        // before it leaves: threads may come again
 constexpr unsigned kLooksAfterRing = 4;   // the thread that rang has not ended yet
+constexpr unsigned kLingersMost = 16;
 constexpr uint64_t kAsleepAloneMs = 100;  // the first thread has left: the others' end is the process's
 constexpr uint64_t kRetryMs = 10000;
 constexpr unsigned kGoneLooks = 16;  // for threads that are gone without a word, at each tick
@@ -40,6 +41,7 @@ constinit Atomic<uint64_t> next_tick{0};
 constinit Atomic<uint64_t> no_thread_before{0};
 constinit Atomic<uint64_t> trusted_until{0};  // the housekeeper has looked by then, or it is held up
 constinit Atomic<uint64_t> next_look{0};
+constinit Atomic<bool> worked{false};  // the program has made a slow call since the housekeeper's last tick
 constinit Atomic<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
 
 uint64_t period_ms() {
@@ -134,6 +136,8 @@ bool wanted_always() {
 // Whether the housekeeper has nobody left to work for: a program of one thread does without, and main may have left by
 // pthread_exit. What the system does not tell must not keep the process from ending either.
 bool nobody_left() {
+  // Threads that the kernel has made, or another copy of Folio, count too; whoever was left has told its end.
+  if (thread_count() == 0 && os::first_thread_left()) return true;
   const unsigned threads = os::thread_total();
   if (!wanted_always()) return threads <= 2;
   return threads == 0 ? thread_count() == 0 : threads <= 2 && os::first_thread_left();
@@ -145,7 +149,9 @@ constinit bool cannot_rest = false;  // the housekeeper's own
 bool rest(Rest kind, uint64_t ms, bool* called) {
   Woken woken = housekeeper_rest(kind, ms);
   *called = woken == Woken::kCalled;
-  for (unsigned looks = woken == Woken::kRung ? kLooksAfterRing : 0;; --looks) {
+  unsigned looks = woken == Woken::kRung ? kLooksAfterRing : 0;
+  // Bounded: threads that come and go all the time ring all the time.
+  for (unsigned lingered = 0; lingered < kLingersMost; ++lingered, --looks) {
     cannot_rest = woken == Woken::kRefused;
     if (cannot_rest) return false;
     const bool alone = nobody_left();
@@ -154,6 +160,7 @@ bool rest(Rest kind, uint64_t ms, bool* called) {
     if (alone && nobody_left()) return false;
     if (woken == Woken::kRung || looks == 0) looks = kLooksAfterRing;
   }
+  return true;
 }
 
 // Ticks, with looks in between, as long as there is something to do. False: the housekeeper is to leave.
@@ -170,8 +177,9 @@ bool keep_time() {
     if (now < due) continue;
     due = now + period_ms();
     next_tick.store(due, order::relaxed);                                                   // relaxed: a time
-    const int64_t dirty = page_counts.dirty.load(order::relaxed);                           // relaxed: an estimate
-    const bool busy = tick(kUnlimited) || page_counts.dirty.load(order::relaxed) != dirty;  // relaxed: as above
+    // Relaxed: a mark. Cleared before the tick, so that what is freed beside it keeps the housekeeper awake.
+    const bool used = worked.exchange(false, order::relaxed);
+    const bool busy = tick(kUnlimited) || used;
     idle = busy ? 0 : idle + 1;
   }
   return true;
@@ -183,6 +191,7 @@ bool sleep() {
   for (bool called = false; !called;) {
     const uint64_t most = os::first_thread_left() ? kAsleepAloneMs : kSleepMostMs;
     if (!rest(Rest::kUntilCalled, most, &called)) return false;
+    if (worked.load(order::relaxed)) break;  // relaxed: a mark; left between the last tick and the sleep
     if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
   }
   return true;
@@ -240,7 +249,12 @@ bool drain_what_pins() {
   return cpu_caches_trim(true, false) != 0;
 }
 
+void note_work() {
+  if (!worked.load(order::relaxed)) worked.store(true, order::relaxed);  // relaxed: a mark
+}
+
 FOLIO_NOINLINE void keep_bound() {
+  note_work();
   call_if_asleep();
   size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
@@ -265,6 +279,7 @@ FOLIO_NOINLINE void keep_bound() {
 namespace {
 
 FOLIO_NOINLINE void look_at_time() {
+  note_work();
   const uint64_t now = os::now_ms();
   uint64_t due = next_tick.load(order::relaxed);  // relaxed: a time
   if (timekeeper_runs()) {

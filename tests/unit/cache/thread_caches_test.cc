@@ -191,7 +191,7 @@ TEST_F(ThreadCacheTest, ACacheWhoseThreadIsGoneServesAnother) {
   });
   EXPECT_EQ(find_gone(), 1u);
   EXPECT_EQ(gone->tops.load(order::relaxed), nullptr);
-  EXPECT_EQ(gone->claimed, 0);
+  EXPECT_EQ(gone->claimed, 0) << "of this cache; of the pool it stays";
   EXPECT_EQ(find_gone(), 0u);
   on_thread([&] { EXPECT_EQ(thread_cache(), gone); });
 }
