@@ -151,6 +151,13 @@ class BinScenario {
     for (const Op& op : threads_[i]) run_op(op, own_[i]);
   }
 
+  void** next_to_give(const Op& op) {
+    const Ghost ghost;
+    void** const first = &left_[op.folio][next_given_[op.folio]];
+    next_given_[op.folio] += op.count;
+    return first;
+  }
+
   void run_op(const Op& op, Objects& own) {
     switch (op.act) {
       case Act::kTake:
@@ -160,8 +167,7 @@ class BinScenario {
         own.count += folio::take_objects(bin_, own.list + own.count, op.count);
         break;
       case Act::kGive: {
-        void** first = &left_[op.folio][next_given_[op.folio]];
-        next_given_[op.folio] += op.count;
+        void** const first = next_to_give(op);
         folio::give_objects(bin_, first, op.count, "explorer");
         break;
       }

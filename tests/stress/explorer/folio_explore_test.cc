@@ -4,6 +4,8 @@
 // bits = all, every free object found by takers, and every chunk with free resident pages found by purges.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "stress/explorer/bin_scenario.h"
 
 namespace explorer {
