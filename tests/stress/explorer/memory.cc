@@ -93,7 +93,7 @@ std::string place(const void* where) {
       },
       &base);
   char command[256], text[256] = "";
-  snprintf(command, sizeof command, "addr2line -spCfe /proc/%d/exe 0x%lx 2>/dev/null", static_cast<int>(getpid()),
+  snprintf(command, sizeof command, "addr2line -spe /proc/%d/exe 0x%lx 2>/dev/null", static_cast<int>(getpid()),
            reinterpret_cast<uintptr_t>(where) - base - 1);
   if (FILE* out = popen(command, "r")) {
     if (fgets(text, sizeof text, out) == nullptr) text[0] = '\0';

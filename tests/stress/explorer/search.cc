@@ -21,7 +21,8 @@ namespace {
 // after a thread has finished is always tried.
 class DepthFirst : public Chooser {
  public:
-  DepthFirst(unsigned preemptions, unsigned stale) : most_(preemptions), stale_most_(stale) {}
+  DepthFirst(unsigned preemptions, unsigned stale, bool reduce = true)
+      : most_(preemptions), stale_most_(stale), reduces_(reduce) {}
 
   unsigned choose(unsigned current, uint32_t enabled) override {
     const bool free = current == kNobody || (enabled >> current & 1) == 0;
@@ -32,7 +33,7 @@ class DepthFirst : public Chooser {
       const uint32_t others = awake & ~(1u << chosen);
       const bool may_preempt = !free && preemptions_ < most_;
       path_.push_back({enabled, free ? others : 0, may_preempt ? others : 0, static_cast<uint8_t>(chosen),
-                       static_cast<uint8_t>(chosen), false});
+                       static_cast<uint8_t>(chosen), !reduces_});
     }
     step_ = depth_++;
     const Step& step = path_[step_];
@@ -42,7 +43,7 @@ class DepthFirst : public Chooser {
     }
     if (!free && step.chosen != current) {
       ++preemptions_;
-      asleep_ |= 1u << current;
+      if (reduces_) asleep_ |= 1u << current;
     }
     return step.chosen;
   }
@@ -127,6 +128,7 @@ class DepthFirst : public Chooser {
   }
 
   unsigned most_, stale_most_;
+  bool reduces_;
   std::vector<Step> path_;
   size_t depth_ = 0, step_ = 0;
   unsigned preemptions_ = 0, stale_reads_ = 0;
@@ -237,7 +239,7 @@ bool try_one(Machine& machine, const Plan& plan, Chooser& chooser, Outcome& outc
 void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& outcome) {
   outcome.stale = limits.stale;
   for (unsigned preemptions = 0; preemptions <= limits.preemptions; ++preemptions) {
-    DepthFirst paths(preemptions, limits.stale);
+    DepthFirst paths(preemptions, limits.stale, limits.reduce);
     do {
       if (outcome.executions >= limits.executions) return;
       if (!try_one(machine, plan, paths, outcome)) return;

@@ -14,6 +14,7 @@ struct Limits {
   unsigned stale = 1;           // stale reads, beside the preemptions
   uint64_t executions = 60000;  // of the depth-first search
   uint64_t random = 1000;       // executions after it
+  bool reduce = true;           // leave out what has an equal; not for a test of the explorer itself
 };
 
 struct Outcome {
