@@ -22,7 +22,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cache/thread_cache.h"
@@ -136,6 +138,7 @@ class Machine {
 
   void start(Thread& t);
   static void enter();
+  void write_sites() const;
   uint64_t operate(void* word, const folio::ExploredOp& op);
   void at_point();
   unsigned chosen();
@@ -166,6 +169,8 @@ class Machine {
   End end_ = End::kWhole;
   unsigned stale_reads_ = 0;
   std::vector<uint8_t> trace_;
+  bool notes_sites_ = false;
+  std::set<std::tuple<const char*, unsigned, unsigned>> sites_;  // file, line, kind
 };
 
 // In its scope the race detector looks away: the books of a test are not part of what it tests.

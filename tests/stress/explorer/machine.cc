@@ -1,6 +1,8 @@
+#include <gtest/gtest.h>
 #include <link.h>
 #include <pthread.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "stress/explorer/explorer.h"
@@ -47,10 +49,12 @@ Machine::Machine() {
   dl_iterate_phdr(find_tls, tls);
   own_[2] = {tls[0], tls[1]};
   if (const char* mutant = getenv("FOLIO_MUTATE")) memory_.mutate(mutant);
+  notes_sites_ = getenv("FOLIO_EXPLORE_SITES") != nullptr;
   here_ = this;
 }
 
 Machine::~Machine() {
+  write_sites();
   munmap(threads_[0].stack, kThreadsMost * kStackBytes);
   here_ = nullptr;
 }
@@ -126,8 +130,22 @@ uint64_t Machine::operation(void* word, const ExploredOp& op) {
   return Memory::perform(word, op);
 }
 
+// For tests/stress/explorer/mutate.py: which operations of the source this test came by.
+void Machine::write_sites() const {
+  if (!notes_sites_) return;
+  FILE* const file = fopen(getenv("FOLIO_EXPLORE_SITES"), "a");
+  if (file == nullptr) abort();
+  const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
+  for (const auto& [path, line, kind] : sites_) {
+    fprintf(file, "%s.%s %s:%u:%s\n", test->test_suite_name(), test->name(), path, line,
+            kind_name(static_cast<ExploredOp::Kind>(kind)));
+  }
+  fclose(file);
+}
+
 uint64_t Machine::operate(void* word, const ExploredOp& op) {
   const unsigned me = current_;
+  if (notes_sites_) sites_.insert({op.file, op.line, op.kind});
   const int order = memory_.order_of(op);
   Touch touch = {nullptr, op.kind != ExploredOp::kLoad, order == folio::order::seq_cst, false};
   chooser_->comes_to(me, reinterpret_cast<uintptr_t>(word), touch);

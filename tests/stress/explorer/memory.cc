@@ -11,6 +11,19 @@ namespace explorer {
 
 using folio::ExploredOp;
 
+const char* kind_name(ExploredOp::Kind kind) {
+  switch (kind) {
+    case ExploredOp::kLoad:
+      return "load";
+    case ExploredOp::kStore:
+      return "store";
+    case ExploredOp::kCompareExchange:
+      return "cas";
+    default:
+      return "rmw";
+  }
+}
+
 namespace {
 
 size_t hash(uintptr_t n) { return static_cast<size_t>((n * 0x9e3779b97f4a7c15u) >> 20); }
@@ -46,19 +59,6 @@ uint64_t after(const ExploredOp& op, uint64_t before) {
       break;
   }
   return op.bytes == 8 ? bits : bits & ((uint64_t{1} << op.bytes * 8) - 1);
-}
-
-const char* kind_name(ExploredOp::Kind kind) {
-  switch (kind) {
-    case ExploredOp::kLoad:
-      return "load";
-    case ExploredOp::kStore:
-      return "store";
-    case ExploredOp::kCompareExchange:
-      return "cas";
-    default:
-      return "rmw";
-  }
 }
 
 // The entry of a table with open addressing; empty ones have the number 0.

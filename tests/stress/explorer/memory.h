@@ -44,6 +44,8 @@ struct Clock {
 inline bool acquires(int order) { return order != folio::order::relaxed && order != folio::order::release; }
 inline bool releases(int order) { return order != folio::order::relaxed && order != folio::order::acquire; }
 
+const char* kind_name(folio::ExploredOp::Kind kind);  // load, store, cas or rmw
+
 // One atomic word, in one execution.
 struct Location {
   struct Store {

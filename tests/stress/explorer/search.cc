@@ -1,7 +1,10 @@
 #include "stress/explorer/search.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <random>
 
 namespace explorer {
@@ -236,12 +239,16 @@ bool try_one(Machine& machine, const Plan& plan, Chooser& chooser, Outcome& outc
   return outcome.failure.empty();
 }
 
+double now();
+
 void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& outcome) {
   outcome.stale = limits.stale;
+  const double end = limits.seconds == 0 ? 0 : now() + limits.seconds;
   for (unsigned preemptions = 0; preemptions <= limits.preemptions; ++preemptions) {
     DepthFirst paths(preemptions, limits.stale, limits.reduce);
     do {
       if (outcome.executions >= limits.executions) return;
+      if (end != 0 && outcome.executions % 64 == 0 && now() > end) return;
       if (!try_one(machine, plan, paths, outcome)) return;
       if (paths.diverged()) {
         outcome.failure = "the same schedule led elsewhere: the explorer's reset is not complete";
@@ -252,10 +259,29 @@ void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& o
   }
 }
 
+// For tests/stress/explorer/explore.py, FOLIO_EXPLORE_SECONDS: so long for each scenario, in place of so many executions,
+// and to three preemptions at least.
+Limits deeper(Limits limits) {
+  const char* const seconds = getenv("FOLIO_EXPLORE_SECONDS");
+  if (seconds == nullptr || !limits.reduce) return limits;
+  limits.seconds = atof(seconds);
+  limits.executions = ~uint64_t{0};
+  limits.preemptions = std::max(limits.preemptions, 3u);
+  return limits;
+}
+
+double now() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);  // whatever else the machine does
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
 }  // namespace
 
-Outcome explore(Machine& machine, const Plan& plan, const Limits& limits) {
+Outcome explore(Machine& machine, const Plan& plan, const Limits& asked) {
   Outcome outcome;
+  outcome.threads = static_cast<unsigned>(plan.threads.size());
+  const Limits limits = deeper(asked);
   if (const char* schedule = getenv("FOLIO_SCHEDULE")) {
     Replay replay(schedule);
     try_one(machine, plan, replay, outcome);
@@ -297,10 +323,23 @@ Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions, uint64_
   return outcome;
 }
 
+// For tests/stress/explorer/explore.py: a line of its table.
+static void write_result(const Outcome& outcome, const char* what) {
+  const char* const path = getenv("FOLIO_EXPLORE_RESULTS");
+  if (path == nullptr || outcome.threads == 0) return;
+  FILE* const file = fopen(path, "a");
+  if (file == nullptr) abort();
+  const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
+  fprintf(file, "%s\t%s\t%u\t%lu\t%d\t%u\t%lu\n", test->test_suite_name(), what, outcome.threads, outcome.steps,
+          outcome.complete, outcome.stale, outcome.executions);
+  fclose(file);
+}
+
 void expect_sound(const Outcome& outcome, const char* what) {
   printf("%-58s %8lu executions, up to %4lu points", what, outcome.executions, outcome.steps);
   if (outcome.complete >= 0) printf(", complete to %d preemptions, %u stale reads", outcome.complete, outcome.stale);
   printf("\n");
+  write_result(outcome, what);
   EXPECT_EQ(outcome.failure, "") << what << "\n  again with FOLIO_SCHEDULE=\"" << outcome.schedule << "\"";
 }
 

@@ -14,10 +14,12 @@ struct Limits {
   unsigned stale = 1;           // stale reads, beside the preemptions
   uint64_t executions = 60000;  // of the depth-first search
   uint64_t random = 1000;       // executions after it
+  double seconds = 0;           // 0: as long as it takes
   bool reduce = true;           // leave out what has an equal; not for a test of the explorer itself
 };
 
 struct Outcome {
+  unsigned threads = 0;  // 0: not a search for the table of what was reached
   uint64_t executions = 0;
   int complete = -1;  // all schedules with that many preemptions, and so many stale reads, were run
   unsigned stale = 0;
@@ -31,8 +33,8 @@ Outcome explore(Machine& machine, const Plan& plan, const Limits& limits = {});
 // For each thread and each of its points (beyond the 300th, fewer and fewer): it stops there forever, the others go on.
 // Under all schedules with at most so many preemptions, the first kStopMost of them, and under `random` of chance. The
 // verdict learns by machine.finished() who is missing.
-inline constexpr unsigned kStopMost = 400;
-Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions = 1, uint64_t random = 20);
+inline constexpr unsigned kStopMost = 150;
+Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions = 1, uint64_t random = 5);
 
 // Says what was run; fails with the verdict and the schedule.
 void expect_sound(const Outcome& outcome, const char* what);
