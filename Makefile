@@ -4,6 +4,8 @@ JOBS ?= 2
 PREFIX ?= /usr/local
 PROG ?=
 COMPARE ?=
+EXPLORE ?=
+MUTATE ?=
 CTEST ?= --progress
 TRY_NEXT = make try PROG="COMMAND ..."  (the same for a program of yours)
 
@@ -21,6 +23,8 @@ help:
 	@echo "make bench            the benchmarks, beside other allocators, in ten minutes; BENCH=--full: all of them"
 	@echo "make compare PROG='...'  the same for a program of yours: all peers, intervals, HTML"
 	@echo "make sanitize         unit, stress and model tests under ThreadSanitizer, then AddressSanitizer and UBSan"
+	@echo "make explore          every interleaving and stale read of the explorer's scenarios, in hours; writes what it reached"
+	@echo "make mutate           weakens each memory order in turn: the explorer must notice; an hour"
 	@echo "make clang            builds with clang, warnings as errors; unit tests"
 	@echo "make fuzz             the fuzz targets, some seconds each"
 	@echo "make cross            unit tests for aarch64, under qemu"
@@ -56,6 +60,15 @@ install: build
 	@cmake --install build --prefix '$(PREFIX)' > build/install.log
 	@echo "installed under $(PREFIX); the list of files: build/install.log"
 
+explore: explorer-tests
+	@python3 tests/stress/explorer/explore.py $(EXPLORE)
+
+mutate: explorer-tests
+	@python3 tests/stress/explorer/mutate.py $(MUTATE)
+
+explorer-tests: bootstrap-test
+	@tools/preset.sh default explorer_tests
+
 sanitize: tsan asan
 
 tsan asan clang fuzz cross musl: %: bootstrap-%
@@ -88,4 +101,5 @@ clean:
 
 .NOTPARALLEL:
 .PHONY: help build tools try test bench peers compare install sanitize tsan asan clang fuzz cross musl
+.PHONY: explore mutate explorer-tests
 .PHONY: check check-house check-tidy check-shell format clean

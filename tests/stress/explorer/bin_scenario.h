@@ -151,6 +151,12 @@ class BinScenario {
     for (const Op& op : threads_[i]) run_op(op, own_[i]);
   }
 
+  // What a thread takes it writes to.
+  static void write_objects(void** objects, unsigned count, Objects& own) {
+    for (unsigned i = 0; i < count; ++i) Machine::write_object(objects[i]);
+    own.count += count;
+  }
+
   void** next_to_give(const Op& op) {
     const Ghost ghost;
     void** const first = &left_[op.folio][next_given_[op.folio]];
@@ -161,13 +167,15 @@ class BinScenario {
   void run_op(const Op& op, Objects& own) {
     switch (op.act) {
       case Act::kTake:
-        own.count += folio::take_objects_in_open_chunks(bin_, own.list + own.count, op.count);
+        write_objects(own.list + own.count,
+                      folio::take_objects_in_open_chunks(bin_, own.list + own.count, op.count), own);
         break;
       case Act::kTakeAny:
-        own.count += folio::take_objects(bin_, own.list + own.count, op.count);
+        write_objects(own.list + own.count, folio::take_objects(bin_, own.list + own.count, op.count), own);
         break;
       case Act::kGive: {
         void** const first = next_to_give(op);
+        for (unsigned i = 0; i < op.count; ++i) Machine::write_object(first[i]);
         folio::give_objects(bin_, first, op.count, "explorer");
         break;
       }

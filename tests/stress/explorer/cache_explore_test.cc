@@ -28,11 +28,13 @@ struct Program {
       if (object == nullptr) object = refill(bin, &zero);
       if (object == nullptr) abort();
       list[count++] = object;
+      Machine::write_object(object);
     }
   }
   void release(BinId bin, unsigned n) {
     for (; n != 0; --n) {
       void* object = list[--count];
+      Machine::write_object(object);
       Slot*& top = thread_tops.top[index(bin)];
       if (reinterpret_cast<uintptr_t>(top) % kMagazineBytes != 0) {
         *--top = object;
@@ -214,6 +216,29 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
     if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("trim, put, get", {.executions = 20000, .random = 2000});
+}
+
+// Threads that do not cache the bin: one object at a time.
+TEST(ExploreCache, OneByOne) {
+  CacheScenario s(3);
+  cpu_cache_put(s.bin, make_magazine(s.bin, 1), "explorer");
+  for (unsigned i = 0; i < 2; ++i) {
+    s.thread([&s, i] {
+      Magazine* emptied = nullptr;
+      if (void* object = cpu_cache_pop_one(s.bin, &emptied)) s.program[i].list[s.program[i].count++] = object;
+      if (emptied != nullptr) {
+        emptied->set_next(nullptr);
+        magazines_put(emptied);
+      }
+    });
+  }
+  s.machine.prepare(2, [&] { s.program[2].allocate(s.bin, 2); });
+  s.thread([&s] {
+    Program& p = s.program[2];
+    void* object = p.list[--p.count];
+    if (!cpu_cache_push_one(s.bin, object)) give_objects(s.bin, &object, 1, "explorer");
+  });
+  s.expect_sound("CPU cache: pop one, pop one, push one", {.executions = 20000});
 }
 
 // ---- Shards ----

@@ -119,6 +119,13 @@ class Machine {
   static void access(const void* address, size_t bytes, bool write, const void* where) {
     if (watching_) here_->note_access(reinterpret_cast<uintptr_t>(address), bytes, write, where);
   }
+  // The program writes to its object, without doing so; and the kernel takes the pages of such away.
+  static void write_object(const void* object) {
+    if (watching_) here_->note_object(reinterpret_cast<uintptr_t>(object));
+  }
+  static void purge(const void* start, size_t bytes, const void* where) {
+    if (watching_) here_->note_purge(reinterpret_cast<uintptr_t>(start), bytes, where);
+  }
   static void unmap(const void* start, size_t bytes) {
     if (here_ != nullptr) here_->memory_.forget(reinterpret_cast<uintptr_t>(start), bytes);
   }
@@ -144,6 +151,8 @@ class Machine {
   unsigned chosen();
   void leave();
   void pass(unsigned from, unsigned to);
+  void note_object(uintptr_t object);
+  void note_purge(uintptr_t start, size_t bytes, const void* where);
   void note_access(uintptr_t address, size_t bytes, bool write, const void* where);
 
   static inline Machine* here_ = nullptr;
@@ -169,6 +178,7 @@ class Machine {
   End end_ = End::kWhole;
   unsigned stale_reads_ = 0;
   std::vector<uint8_t> trace_;
+  std::set<uintptr_t> objects_;  // written to in any execution so far
   bool notes_sites_ = false;
   std::set<std::tuple<const char*, unsigned, unsigned>> sites_;  // file, line, kind
 };

@@ -71,16 +71,16 @@ TEST(ExploreFolio, PurgeOfUnitsOfTwoFolios) {
   const Limits fewer = {.executions = 15000, .random = 1000};
   expect_bin_sound("purge, give to both folios", kTwoFolioUnits, {1, 1}, {{purge()}, {give(0, 1)}, {give(1, 1)}},
                    fewer);
-  expect_bin_sound("purge, take, give", kTwoFolioUnits, {0, 1}, {{purge()}, {take(1)}, {give(1, 1)}}, fewer);
-  expect_bin_sound("purge, take, take", kTwoFolioUnits, {0, 0, 0, 0}, {{purge()}, {take(1)}, {take(65)}}, fewer);
+  expect_bin_sound("purge, take, give: two folios", kTwoFolioUnits, {0, 1}, {{purge()}, {take(1)}, {give(1, 1)}}, fewer);
+  expect_bin_sound("purge, take, take: two folios", kTwoFolioUnits, {0, 0, 0, 0}, {{purge()}, {take(1)}, {take(65)}}, fewer);
 }
 
 TEST(ExploreFolio, PurgeOfLargeObjects) {
-  expect_bin_sound("purge, give, take", kOddObjects, {10, 64}, {{purge()}, {give(0, 3)}, {take(2)}},
+  expect_bin_sound("purge, give, take: large objects", kOddObjects, {10, 64}, {{purge()}, {give(0, 3)}, {take(2)}},
                    {.executions = 20000});
   expect_bin_sound("claim crosses a class", kOddObjects, {47}, {{purge()}, {give(0, 2)}, {take(1)}},
                    {.executions = 20000});
-  expect_bin_sound("purge, purge, give", kPageObjects, {5, 0}, {{purge()}, {purge()}, {give(0, 5)}},
+  expect_bin_sound("purge, purge, give: large objects", kPageObjects, {5, 0}, {{purge()}, {purge()}, {give(0, 5)}},
                    {.executions = 20000});
 }
 

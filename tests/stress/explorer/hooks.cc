@@ -41,6 +41,7 @@ void __tsan_vptr_update(void** p, void*) { Machine::access(p, sizeof p, true, WH
 void* __real_memcpy(void* to, const void* from, size_t bytes);
 void* __real_memset(void* to, int value, size_t bytes);
 bool __real__ZN5folio2os9unreserveEPvm(void* start, size_t bytes);
+bool __real__ZN5folio2os5purgeEPvm(void* start, size_t bytes);
 
 void* __wrap_memcpy(void* to, const void* from, size_t bytes) {
   Machine::access(from, bytes, false, WHERE);
@@ -54,6 +55,10 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
 bool __wrap__ZN5folio2os9unreserveEPvm(void* start, size_t bytes) {
   Machine::unmap(start, bytes);
   return __real__ZN5folio2os9unreserveEPvm(start, bytes);
+}
+bool __wrap__ZN5folio2os5purgeEPvm(void* start, size_t bytes) {
+  Machine::purge(start, bytes, WHERE);
+  return __real__ZN5folio2os5purgeEPvm(start, bytes);
 }
 
 // The guards of variables that a test initializes once.

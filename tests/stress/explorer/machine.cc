@@ -210,6 +210,19 @@ void Machine::note_access(uintptr_t address, size_t bytes, bool write, const voi
   watching_ = true;
 }
 
+void Machine::note_object(uintptr_t object) {
+  const Ghost ghost;
+  objects_.insert(object);
+  memory_.plain(current_, object, 8, true, __builtin_return_address(0));
+}
+
+void Machine::note_purge(uintptr_t start, size_t bytes, const void* where) {
+  const Ghost ghost;
+  for (auto at = objects_.lower_bound(start); at != objects_.end() && *at < start + bytes; ++at) {
+    memory_.plain(current_, *at, 8, true, where);
+  }
+}
+
 std::string Machine::schedule() const {
   std::string text;
   for (size_t i = 0; i < trace_.size();) {

@@ -33,7 +33,8 @@ CALL = re.compile(r"\b(load|store|exchange|compare_exchange|fetch_\w+)\(")
 ORDER = re.compile(r"\border::(relaxed|acquire|release|acq_rel|seq_cst)\b")
 UNSEEN = re.compile(r"\bunseen: ")
 NEAR = 3
-TEST_SECONDS = 300
+TEST_SECONDS = 900
+SCENARIO_SECONDS = "3"
 
 WEAKER = {
     ("load", "seq_cst"): ["acquire"],
@@ -58,7 +59,7 @@ class Site:
     line: int
     kind: str
     order: str
-    unseen: bool
+    unseen: bool  # a comment says so
     tests: list[tuple[Path, str]] = field(default_factory=list)
 
     @property
@@ -112,7 +113,8 @@ def find_tests(build: Path, sites: list[Site]) -> None:
             if "self_explore" in program.name:
                 continue
             log = Path(scratch) / program.name
-            listed = subprocess.run([program], env={**os.environ, "FOLIO_EXPLORE_SITES": str(log), "FOLIO_EXPLORE_SECONDS": "0.2"},
+            # Those in which a thread vanishes take long, and have no stale reads.
+            listed = subprocess.run([program, "--gtest_filter=-*Vanish*:*vanish*"], env={**os.environ, "FOLIO_EXPLORE_SITES": str(log), "FOLIO_EXPLORE_SECONDS": "0.2"},
                                     capture_output=True, text=True, check=False).stdout
             for name, milliseconds in re.findall(r"\[ +OK \] (\S+) \((\d+) ms\)", listed):
                 seconds[program, name] = int(milliseconds) / 1000
@@ -131,7 +133,7 @@ def caught(mutant: Mutant) -> str:
     for program, test in mutant.site.tests:
         try:
             run = subprocess.run([program, f"--gtest_filter={test}"],
-                                 env={**os.environ, "FOLIO_MUTATE": mutant.name},
+                                 env={**os.environ, "FOLIO_MUTATE": mutant.name, "FOLIO_EXPLORE_SECONDS": SCENARIO_SECONDS},
                                  capture_output=True, timeout=TEST_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             return test + " (takes too long)"

@@ -103,7 +103,7 @@ TEST(ExploreStack, Aba) {
                      3);
 }
 
-TEST(ExploreStack, AThreadVanishes) {
+TEST(VanishStack, PushAndPop) {
   Machine machine;
   Plan plan = make_plan({[] { push(pop(0)); }, [] { push(pop(1)); }, [] { push(&nodes[3]); }});
   const auto sound = plan.verdict;
