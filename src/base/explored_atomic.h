@@ -23,6 +23,7 @@ struct ExploredOp {
 
 // Does the operation and returns what it read; a compare_exchange is done if that is what was expected.
 extern "C" uint64_t folio_explore(void* word, const folio::ExploredOp* op);
+extern "C" bool folio_exploring;  // loads are to be told, too
 
 namespace folio {
 
@@ -35,6 +36,7 @@ class Atomic {
   Atomic& operator=(const Atomic&) = delete;
 
   T load(int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) const {
+    if (!folio_exploring) return value_;
     return const_cast<Atomic*>(this)->tell(ExploredOp::kLoad, order, {}, {}, file, line);
   }
   void store(T value, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {

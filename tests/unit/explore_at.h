@@ -15,6 +15,7 @@ inline std::function<void()> explore_interruption;
 inline bool explore_at(unsigned point, const std::function<void()>& body, const std::function<void()>& interruption) {
   explore_countdown = point;
   explore_interruption = interruption;
+  folio_exploring = true;
   explorer::outside_point = [] {
     if (explore_countdown != 0 && --explore_countdown == 0) explore_interruption();
   };

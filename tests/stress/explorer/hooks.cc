@@ -8,6 +8,8 @@ using explorer::Machine;
 
 extern "C" {
 
+bool folio_exploring = false;
+
 uint64_t folio_explore(void* word, const folio::ExploredOp* op) { return Machine::operation(word, *op); }
 
 void __tsan_init() {}

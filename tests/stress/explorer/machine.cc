@@ -89,11 +89,11 @@ Machine::End Machine::run(const Plan& plan, Chooser& chooser) {
   memory_.begin();
   for (unsigned i = 0; i < count_; ++i) start(threads_[i]);
   main_tls_.load();
-  running_ = true;
+  running_ = folio_exploring = true;
   current_ = kNobody;
   pass(kNobody, chosen());
   watching_ = false;
-  running_ = false;
+  running_ = folio_exploring = false;
   main_tls_.store();
   return end_;
 }

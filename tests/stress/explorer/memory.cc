@@ -29,9 +29,32 @@ namespace {
 size_t hash(uintptr_t n) { return static_cast<size_t>((n * 0x9e3779b97f4a7c15u) >> 20); }
 
 uint64_t read_bits(const void* word, unsigned bytes) {
-  uint64_t bits = 0;
-  memcpy(&bits, word, bytes);
-  return bits;
+  switch (bytes) {
+    case 8:
+      return *static_cast<const uint64_t*>(word);
+    case 4:
+      return *static_cast<const uint32_t*>(word);
+    case 2:
+      return *static_cast<const uint16_t*>(word);
+    default:
+      return *static_cast<const uint8_t*>(word);
+  }
+}
+
+void write_bits(void* word, unsigned bytes, uint64_t bits) {
+  switch (bytes) {
+    case 8:
+      *static_cast<uint64_t*>(word) = bits;
+      break;
+    case 4:
+      *static_cast<uint32_t*>(word) = static_cast<uint32_t>(bits);
+      break;
+    case 2:
+      *static_cast<uint16_t*>(word) = static_cast<uint16_t>(bits);
+      break;
+    default:
+      *static_cast<uint8_t*>(word) = static_cast<uint8_t>(bits);
+  }
 }
 
 uint64_t after(const ExploredOp& op, uint64_t before) {
@@ -231,7 +254,7 @@ uint64_t Memory::perform(unsigned thread, Location& l, const ExploredOp& op, uin
     const auto newest = static_cast<uint32_t>(l.stores.size() - 1);
     l.accesses[thread].push_back({epoch, newest});
     if (order == folio::order::seq_cst) l.strict = newest;
-    memcpy(word, &next, op.bytes);
+    write_bits(word, op.bytes, next);
   }
   ++clock.of[thread];
   return compares && !fails ? op.expected : value;
@@ -241,7 +264,7 @@ uint64_t Memory::perform(void* word, const ExploredOp& op) {
   const uint64_t before = read_bits(word, op.bytes);
   if (op.kind == ExploredOp::kCompareExchange && before != op.expected) return before;
   const uint64_t next = after(op, before);
-  if (op.kind != ExploredOp::kLoad) memcpy(word, &next, op.bytes);
+  if (op.kind != ExploredOp::kLoad) write_bits(word, op.bytes, next);
   return before;
 }
 

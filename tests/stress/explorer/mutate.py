@@ -114,7 +114,7 @@ def find_tests(build: Path, sites: list[Site]) -> None:
                 continue
             log = Path(scratch) / program.name
             # Those in which a thread vanishes take long, and have no stale reads.
-            listed = subprocess.run([program, "--gtest_filter=-*Vanish*:*vanish*"], env={**os.environ, "FOLIO_EXPLORE_SITES": str(log), "FOLIO_EXPLORE_SECONDS": "0.2"},
+            listed = subprocess.run([program, "--gtest_filter=-*Vanish*:*vanish*"], env={**os.environ, "FOLIO_EXPLORE_SITES": str(log), "FOLIO_EXPLORE_SECONDS": "0.1"},
                                     capture_output=True, text=True, check=False).stdout
             for name, milliseconds in re.findall(r"\[ +OK \] (\S+) \((\d+) ms\)", listed):
                 seconds[program, name] = int(milliseconds) / 1000
