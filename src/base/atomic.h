@@ -48,12 +48,8 @@ class Atomic {
   Atomic(const Atomic&) = delete;
   Atomic& operator=(const Atomic&) = delete;
 
-  FOLIO_INLINE T load(int order) const {
-    return __atomic_load_n(&value_, order);
-  }
-  FOLIO_INLINE void store(T value, int order) {
-    __atomic_store_n(&value_, value, order);
-  }
+  FOLIO_INLINE T load(int order) const { return __atomic_load_n(&value_, order); }
+  FOLIO_INLINE void store(T value, int order) { __atomic_store_n(&value_, value, order); }
   FOLIO_INLINE T exchange(T value, int order) {
     before_rmw();
     return __atomic_exchange_n(&value_, value, order);
@@ -82,9 +78,7 @@ class Atomic {
   }
 
  private:
-  FOLIO_INLINE void before_rmw([[maybe_unused]] bool gives = false) {
-    FOLIO_ATOMIC_COUNT(gives, true);
-  }
+  FOLIO_INLINE void before_rmw([[maybe_unused]] bool gives = false) { FOLIO_ATOMIC_COUNT(gives, true); }
 
   T value_{};
 };

@@ -167,8 +167,8 @@ class BinScenario {
   void run_op(const Op& op, Objects& own) {
     switch (op.act) {
       case Act::kTake:
-        write_objects(own.list + own.count,
-                      folio::take_objects_in_open_chunks(bin_, own.list + own.count, op.count), own);
+        write_objects(own.list + own.count, folio::take_objects_in_open_chunks(bin_, own.list + own.count, op.count),
+                      own);
         break;
       case Act::kTakeAny:
         write_objects(own.list + own.count, folio::take_objects(bin_, own.list + own.count, op.count), own);

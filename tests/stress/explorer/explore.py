@@ -100,8 +100,8 @@ def main() -> int:
         done = pool.map(lambda t: run(*t, seconds), tests)
         for number, ((_, test), (found, failure)) in enumerate(zip(tests, done, strict=True), 1):
             results += found
-            print(f"{number:3}/{len(tests)} {time.monotonic() - start:6.0f} s  {test}{'  FAILED' if failure else ''}",
-                  flush=True)
+            passed = time.monotonic() - start
+            print(f"{number:3}/{len(tests)} {passed:6.0f} s  {test}{'  FAILED' if failure else ''}", flush=True)
             for r in found:
                 print(f"      {r.what:60} complete to {r.complete} preemptions, {r.executions} executions", flush=True)
             if failure:
@@ -114,7 +114,8 @@ def main() -> int:
     names = {r.what for r in results}
     odd = documented() ^ names if not failures else set()
     for name in sorted(odd):
-        print(f"{DOCUMENT.relative_to(PROJECT)}: {'lacks' if name in names else 'names no scenario of today'}: {name}")
+        what = "lacks" if name in names else "names no scenario of today"
+        print(f"{DOCUMENT.relative_to(PROJECT)}: {what}: {name}")
     at_least_two = sum(r.complete >= 2 for r in results)
     print(f"{at_least_two} of {len(results)} scenarios complete to two preemptions")
     if failures:

@@ -3,9 +3,9 @@
 //
 // The threads are coroutines on one kernel thread. The code under test is built with FOLIO_EXPLORE, so it tells of each
 // atomic operation (base/explored_atomic.h); there, and only there, another thread may go on, and a load may find an
-// older value (memory.h). It is built with -fsanitize=thread too, without that sanitizer's library: its hooks (hooks.cc)
-// tell of plain accesses, and two that race are a failure. An execution is a function of its choices, and can be run
-// again.
+// older value (memory.h). It is built with -fsanitize=thread too, without that sanitizer's library: its hooks
+// (hooks.cc) tell of plain accesses, and two that race are a failure. An execution is a function of its choices, and
+// can be run again.
 //
 //   search     depth first over all schedules with at most so many preemptions (a switch away from a thread that could
 //              go on; what runs first, and what runs after a thread has finished, are free choices) and so many stale
@@ -48,8 +48,8 @@ struct Touch {
   bool stale;   // once it ran: it did not read the newest
 };
 
-// Decides who goes on at a point, and what is read. `enabled` holds the bits of those that can go on; `current` is among
-// them unless it has just finished or stopped.
+// Decides who goes on at a point, and what is read. `enabled` holds the bits of those that can go on; `current` is
+// among them unless it has just finished or stopped.
 class Chooser {
  public:
   static constexpr unsigned kNobody = kThreadsMost;  // the execution is of no use

@@ -1,5 +1,5 @@
-// What the code under test calls: each atomic operation, and, from -fsanitize=thread, each plain access. The sanitizer's
-// own library is not linked.
+// What the code under test calls: each atomic operation, and, from -fsanitize=thread, each plain access. The
+// sanitizer's own library is not linked.
 #include "stress/explorer/explorer.h"
 
 using explorer::Machine;

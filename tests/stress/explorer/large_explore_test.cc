@@ -89,7 +89,7 @@ class LargeScenario {
   Plan plan;
   unsigned freed[kLive] = {};
   bool writes = true;  // to what is freed, just before; not where two free the same
-  bool quiet = true;  // every thread ends: what is left behind is exact
+  bool quiet = true;   // every thread ends: what is left behind is exact
 
  private:
   template <class Free>
@@ -186,14 +186,14 @@ TEST(ExploreLarge, TakeAgainstTakeOfOverlappingRuns) {
   s.start_without(1);
   s.start_without(2);
   s.plan.threads = {s.allocate(0, 20), s.allocate(1, 16), s.allocate(2, 10)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: three take in one hole");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: three take in one hole");
 }
 
 TEST(ExploreLarge, GiveTakePurge) {
   LargeScenario s;
   s.start_without(1);
   s.plan.threads = {s.free(0), s.allocate(1, 18), LargeScenario::purge()};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: give, take, purge");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: give, take, purge");
 }
 
 TEST(ExploreLarge, PurgeAgainstPurge) {
@@ -201,7 +201,7 @@ TEST(ExploreLarge, PurgeAgainstPurge) {
   s.start_without(0);
   s.start_without(2);
   s.plan.threads = {LargeScenario::purge(), LargeScenario::purge(), s.free(1)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: two purge, one gives");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: two purge, one gives");
 }
 
 TEST(ExploreLarge, FreedTwiceAtOnce) {
@@ -211,24 +211,24 @@ TEST(ExploreLarge, FreedTwiceAtOnce) {
   s.plan.threads = {s.free(1), s.free(1)};
   const auto sound = s.plan.verdict;
   s.plan.verdict = [&]() -> std::string { return s.freed[1] != 1 ? "not exactly one free succeeded" : sound(); };
-  expect_sound(explore(s.machine, s.plan, {.preemptions = 4, .executions = 6000}), "large: one freed twice at once");
+  expect_sound(explore(s.machine, s.plan, {.preemptions = 4, .executions = 3000}), "large: one freed twice at once");
 }
 
 TEST(ExploreLarge, ResizeAgainstTakeAndPurge) {
   LargeScenario s;
   s.start_without(1);
   s.plan.threads = {s.resize(0, 16), s.allocate(1, 8), LargeScenario::purge()};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: grow, take, purge");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: grow, take, purge");
   LargeScenario shrink;
   shrink.plan.threads = {shrink.resize(1, 4), shrink.allocate(1, 8), shrink.free(0)};
-  expect_sound(explore(shrink.machine, shrink.plan, {.executions = 6000, .random = 600}), "large: shrink, take, give");
+  expect_sound(explore(shrink.machine, shrink.plan, {.executions = 3000, .random = 600}), "large: shrink, take, give");
 }
 
 // A search that fails lowers the hint while what it wanted is freed: nothing may stay hidden (large_check knows).
 TEST(ExploreLarge, TheHintOfTheLongestRun) {
   LargeScenario s;
   s.plan.threads = {s.allocate(0, 20), s.free(0), s.free(1)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: a search fails while two give");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: a search fails while two give");
 }
 
 // Objects that a CPU cache keeps: parked by one, taken by another, drained by a third.
@@ -236,16 +236,16 @@ TEST(ExploreLarge, ParkedObjects) {
   folio_test::cpu_of_thread = [] { return 0u; };
   LargeScenario s;
   s.plan.threads = {s.free_cached(0), s.allocate_cached(1, 8), s.free_cached(1)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000}), "large: two are parked, one is taken");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large: two are parked, one is taken");
   LargeScenario drained;
   drained.plan.threads = {drained.free_cached(0), drained.allocate_cached(1, 8), [] { cpu_caches_trim(true); }};
-  expect_sound(explore(drained.machine, drained.plan, {.executions = 4000}), "large: park, take, drain");
+  expect_sound(explore(drained.machine, drained.plan, {.executions = 3000}), "large: park, take, drain");
   LargeScenario twice;
   twice.writes = false;
   twice.plan.threads = {twice.free_cached(1), twice.free(1)};
   const auto sound = twice.plan.verdict;
   twice.plan.verdict = [&]() -> std::string { return twice.freed[1] != 1 ? "not one free succeeded" : sound(); };
-  expect_sound(explore(twice.machine, twice.plan, {.executions = 6000}), "large: parked and freed at once");
+  expect_sound(explore(twice.machine, twice.plan, {.executions = 3000}), "large: parked and freed at once");
   folio_test::cpu_of_thread = nullptr;
 }
 
@@ -275,7 +275,7 @@ TEST(ExploreLarge, HandedOver) {
                     s.allocate(2, 6)};
   const auto sound = s.plan.verdict;
   s.plan.verdict = [&]() -> std::string { return refused ? "a live object was refused" : sound(); };
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000}), "large: handed over, another one takes");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large: handed over, another one takes");
 }
 
 // Whoever stops for ever, the others finish, and no granule has two owners.

@@ -86,7 +86,7 @@ uint64_t after(const ExploredOp& op, uint64_t before) {
 
 // The entry of a table with open addressing; empty ones have the number 0.
 template <class Entry, class Number>
-Entry& find_entry(std::vector<Entry>& table, size_t& used, Number Entry::* number, uintptr_t wanted) {
+Entry& find_entry(std::vector<Entry>& table, size_t& used, Number Entry::*number, uintptr_t wanted) {
   if (table.empty() || used * 2 > table.size()) {
     std::vector<Entry> larger(table.empty() ? 4096 : table.size() * 2);
     used = 0;
@@ -282,23 +282,36 @@ Memory::Cell& Memory::cell(uintptr_t number) {
 void Memory::note(unsigned thread, uintptr_t address, unsigned bytes, unsigned kind, const void* where) {
   Cell& c = cell(address / 8);
   const auto mask = static_cast<uint8_t>(((1u << bytes) - 1) << address % 8);
+  for (unsigned half = 0; half < 2; ++half) {
+    const auto part = static_cast<uint8_t>(mask & (0xf << 4 * half));
+    if (part != 0) note_half(c, half, thread, address, part, kind, where);
+  }
+}
+
+void Memory::note_half(Cell& c, unsigned half, unsigned thread, uintptr_t address, uint8_t mask, unsigned kind,
+                       const void* where) {
   const Clock& clock = clocks_[thread];
   auto& mine = c.last[kind][thread];
-  if (mine.epoch == clock.of[thread] && (mine.bytes & mask) == mask) return;
+  if (mine.epoch[half] == clock.of[thread] && (mine.bytes & mask) == mask) return;
   for (unsigned other = kPlain; other < kAtomic + 2 && !raced_; ++other) {
     const bool both_atomic = other >= kAtomic && kind >= kAtomic, a_write = ((other | kind) & 1) != 0;
     if (both_atomic || !a_write) continue;
     for (unsigned u = 0; u < kThreadsMost; ++u) {
       const auto& last = c.last[other][u];
-      if (u == thread || (last.bytes & mask) == 0 || last.epoch <= clock.of[u]) continue;
-      race_ = {{last.where, where}, {u, thread}, {(other & 1) != 0, (kind & 1) != 0},
-               {other >= kAtomic, kind >= kAtomic}, address};
+      if (u == thread || (last.bytes & mask) == 0 || last.epoch[half] <= clock.of[u]) continue;
+      race_ = {{last.where, where},
+               {u, thread},
+               {(other & 1) != 0, (kind & 1) != 0},
+               {other >= kAtomic, kind >= kAtomic},
+               address};
       raced_ = true;
       break;
     }
   }
-  // Bytes that were accessed earlier than others of the cell pass for accessed now.
-  mine = {clock.of[thread], static_cast<uint8_t>(mine.bytes | mask), where};
+  // Bytes that were accessed earlier than others of the half pass for accessed now.
+  mine.epoch[half] = clock.of[thread];
+  mine.bytes = static_cast<uint8_t>(mine.bytes | mask);
+  mine.where = where;
 }
 
 void Memory::plain(unsigned thread, uintptr_t address, size_t bytes, bool write, const void* where) {

@@ -2,12 +2,12 @@
 //
 //   location   the modification order of one atomic word: its stores, each with what its reader learns (its message).
 //              The real word always holds the newest value.
-//   clock      of a thread: how far into each thread's operations it has seen (happens-before). A release operation puts
-//              it into its store's message; an acquire one joins the message that it read. A read-modify-write reads the
-//              newest store and hands its message on (release sequence).
-//   floor      a load may read any store that is not older than one that happens before it, or was read by something
-//              that does (coherence); a sequentially consistent load none older than what such an operation of the
-//              location read or wrote before it. Such operations are in the order in which they run.
+//   clock      of a thread: how far into each thread's operations it has seen (happens-before). A release operation
+//              puts it into its store's message; an acquire one joins the message that it read. A read-modify-write
+//              reads the newest store and hands its message on (release sequence).
+//   floor      a load may read any store that is not older than one that happens before it, or was read by
+//              something that does (coherence); a sequentially consistent load none older than what such an operation
+//              of it read or wrote before. Such operations are in the order in which they run.
 //   cell       eight bytes, and who accessed them last, plainly and atomically: two accesses of which one is a plain one
 //              and one a write, and neither happens before the other, are a race.
 //
@@ -104,8 +104,8 @@ class Memory {
     uintptr_t number = 0;
     uint32_t execution = 0;
     struct Last {
-      uint32_t epoch;
-      uint8_t bytes;  // which of the eight
+      uint32_t epoch[2];  // of either half
+      uint8_t bytes;      // which of the eight
       const void* where;
     } last[4][kThreadsMost];
   };
@@ -122,6 +122,9 @@ class Memory {
   uint32_t floor(unsigned thread, const Location& location, bool strict) const;
   Cell& cell(uintptr_t number);
   void note(unsigned thread, uintptr_t address, unsigned bytes, unsigned kind, const void* where);
+
+  void note_half(Cell& c, unsigned half, unsigned thread, uintptr_t address, uint8_t mask, unsigned kind,
+                 const void* where);
 
   uint32_t execution_ = 0;
   Clock clocks_[kThreadsMost];

@@ -4,8 +4,8 @@
 
 The explorer does it while it runs (FOLIO_MUTATE=file:line:kind=order), so nothing is built again. Of each operation the
 tests are run that come by it. An order that no test needs is either not needed, or cannot be seen by the explorer: then
-a comment near it says `unseen: why`. Exits with 1 if an order survives without such a comment, if one with it is caught,
-or if an operation with an order is in no scenario.
+a comment near it says `unseen: why`. Exits with 1 if an order survives without such a comment, or if an operation with
+an order is in no scenario.
 
 --minutes N: mutations of chance, until the time is over.
 """
@@ -114,7 +114,8 @@ def find_tests(build: Path, sites: list[Site]) -> None:
                 continue
             log = Path(scratch) / program.name
             # Those in which a thread vanishes take long, and have no stale reads.
-            listed = subprocess.run([program, "--gtest_filter=-*Vanish*:*vanish*"], env={**os.environ, "FOLIO_EXPLORE_SITES": str(log), "FOLIO_EXPLORE_SECONDS": "0.1"},
+            environment = {**os.environ, "FOLIO_EXPLORE_SITES": str(log), "FOLIO_EXPLORE_SECONDS": "0.1"}
+            listed = subprocess.run([program, "--gtest_filter=-*Vanish*:*vanish*"], env=environment,
                                     capture_output=True, text=True, check=False).stdout
             for name, milliseconds in re.findall(r"\[ +OK \] (\S+) \((\d+) ms\)", listed):
                 seconds[program, name] = int(milliseconds) / 1000
@@ -132,9 +133,9 @@ def caught(mutant: Mutant) -> str:
     """The test that fails, or an empty string."""
     for program, test in mutant.site.tests:
         try:
-            run = subprocess.run([program, f"--gtest_filter={test}"],
-                                 env={**os.environ, "FOLIO_MUTATE": mutant.name, "FOLIO_EXPLORE_SECONDS": SCENARIO_SECONDS},
-                                 capture_output=True, timeout=TEST_SECONDS, check=False)
+            environment = {**os.environ, "FOLIO_MUTATE": mutant.name, "FOLIO_EXPLORE_SECONDS": SCENARIO_SECONDS}
+            run = subprocess.run([program, f"--gtest_filter={test}"], env=environment, capture_output=True,
+                                 timeout=TEST_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             return test + " (takes too long)"
         if run.returncode != 0:

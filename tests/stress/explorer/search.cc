@@ -259,8 +259,8 @@ void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& o
   }
 }
 
-// For tests/stress/explorer/explore.py, FOLIO_EXPLORE_SECONDS: so long for each scenario, in place of so many executions,
-// and to three preemptions at least.
+// For tests/stress/explorer/explore.py, FOLIO_EXPLORE_SECONDS: so long for each scenario, in place of so many
+// executions, and to three preemptions at least.
 Limits deeper(Limits limits) {
   const char* const seconds = getenv("FOLIO_EXPLORE_SECONDS");
   if (seconds == nullptr || !limits.reduce) return limits;
@@ -302,12 +302,13 @@ Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions, uint64_
   const auto threads = static_cast<unsigned>(plan.threads.size());
   for (unsigned victim = 0; victim < threads && outcome.failure.empty(); ++victim) {
     bool came_by = true;
+    uint64_t at = 1;
     const auto run = [&](Chooser& chooser) {
       const bool sound = try_one(machine, plan, chooser, outcome);
-      came_by = came_by || !machine.finished(victim);
+      came_by = came_by || machine.points(victim) >= at;
       return sound;
     };
-    for (uint64_t at = 1; came_by && outcome.failure.empty(); at += at < 300 ? 1 : at / 10) {
+    for (; came_by && outcome.failure.empty(); at += at < 150 ? 1 : at / 10) {
       machine.stop(victim, at);
       came_by = false;
       DepthFirst paths(preemptions, 0);

@@ -12,8 +12,8 @@ namespace explorer {
 struct Limits {
   unsigned preemptions = 2;
   unsigned stale = 1;           // stale reads, beside the preemptions
-  uint64_t executions = 60000;  // of the depth-first search
-  uint64_t random = 1000;       // executions after it
+  uint64_t executions = 10000;  // of the depth-first search
+  uint64_t random = 500;        // executions after it
   double seconds = 0;           // 0: as long as it takes
   bool reduce = true;           // leave out what has an equal; not for a test of the explorer itself
 };
@@ -30,10 +30,10 @@ struct Outcome {
 // All schedules up to the limits, or those of FOLIO_SCHEDULE.
 Outcome explore(Machine& machine, const Plan& plan, const Limits& limits = {});
 
-// For each thread and each of its points (beyond the 300th, fewer and fewer): it stops there forever, the others go on.
+// For each thread and each of its points (beyond the 150th, fewer and fewer): it stops there forever, the others go on.
 // Under all schedules with at most so many preemptions, the first kStopMost of them, and under `random` of chance. The
 // verdict learns by machine.finished() who is missing.
-inline constexpr unsigned kStopMost = 150;
+inline constexpr unsigned kStopMost = 100;
 Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions = 1, uint64_t random = 5);
 
 // Says what was run; fails with the verdict and the schedule.

@@ -407,10 +407,10 @@ TEST(ExplorerRaces, PlainAccesses) {
 }
 
 TEST(ExplorerRaces, AtomicAndPlain) {
-  expect_caught(explore_litmus({{[] { x.store(1, order::release); },
-                                 [] { got[0] = *reinterpret_cast<volatile uint64_t*>(&x); }},
-                                [] { return false; }}),
-                "a word that one reads plainly while another stores it");
+  expect_caught(
+      explore_litmus({{[] { x.store(1, order::release); }, [] { got[0] = *reinterpret_cast<volatile uint64_t*>(&x); }},
+                      [] { return false; }}),
+      "a word that one reads plainly while another stores it");
 }
 
 // ---- Reduction ----
