@@ -104,7 +104,7 @@ TEST(ExploreFolio, PagesAhead) {
 }
 
 TEST(ExploreFolio, OpenChunk) {
-  const Limits fewer = {.executions = 4000, .random = 500};
+  const Limits fewer = {.executions = 1000, .random = 100};
   expect_bin_sound("two open a chunk at once", kPageObjects, {}, {{take_any(2)}, {take_any(2)}}, fewer);
   expect_bin_sound("three open a chunk at once", kFolioUnits, {}, {{take_any(1)}, {take_any(1)}, {take_any(1)}}, fewer);
   expect_bin_sound("the last object, and a new chunk", kPageObjects, {63}, {{take_any(1)}, {take_any(1)}, {give(0, 1)}},

@@ -8,8 +8,8 @@
 //   floor      a load may read any store that is not older than one that happens before it, or was read by
 //              something that does (coherence); a sequentially consistent load none older than what such an operation
 //              of it read or wrote before. Such operations are in the order in which they run.
-//   cell       eight bytes, and who accessed them last, plainly and atomically: two accesses of which one is a plain one
-//              and one a write, and neither happens before the other, are a race.
+//   cell       eight bytes, and who accessed them last, plainly and atomically: two accesses, one of them plain and one
+//              of them a write, of which neither happens before the other, are a race.
 //
 // Everything before an execution happens before it. What the model does not have: stores that go into the modification
 // order before one that ran earlier, and values out of thin air (load buffering).
