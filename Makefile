@@ -5,6 +5,8 @@ PREFIX ?= /usr/local
 PROG ?=
 COMPARE ?=
 SOAK ?=
+EXPLORE ?=
+MUTATE ?=
 CTEST ?= --progress
 TRY_NEXT = make try PROG="COMMAND ..."  (the same for a program of yours)
 
@@ -23,6 +25,8 @@ help:
 	@echo "make compare PROG='...'  the same for a program of yours: all peers, intervals, HTML"
 	@echo "make sanitize         unit, stress and model tests under ThreadSanitizer, then AddressSanitizer and UBSan"
 	@echo "make soak             everything at once on Folio, checked, for a minute; SOAK='--minutes 10': longer"
+	@echo "make explore          every interleaving and stale read of the explorer's scenarios, in hours; writes what it reached"
+	@echo "make mutate           weakens each memory order in turn: the explorer must notice; an hour"
 	@echo "make clang            builds with clang, warnings as errors; unit tests"
 	@echo "make fuzz             the fuzz targets, some seconds each"
 	@echo "make cross            unit tests for aarch64, under qemu"
@@ -62,6 +66,15 @@ soak: bootstrap-test
 	@tools/preset.sh default soak
 	@python3 tests/soak/soak.py $(SOAK)
 
+explore: explorer-tests
+	@python3 tests/stress/explorer/explore.py $(EXPLORE)
+
+mutate: explorer-tests
+	@python3 tests/stress/explorer/mutate.py $(MUTATE)
+
+explorer-tests: bootstrap-test
+	@tools/preset.sh default explorer_tests
+
 sanitize: tsan asan
 
 tsan asan clang fuzz cross musl: %: bootstrap-%
@@ -94,4 +107,6 @@ clean:
 
 .NOTPARALLEL:
 .PHONY: help build tools try test bench peers compare install soak sanitize tsan asan clang fuzz cross musl
+.PHONY: help build tools try test bench peers compare install sanitize tsan asan clang fuzz cross musl
+.PHONY: explore mutate explorer-tests
 .PHONY: check check-house check-tidy check-shell format clean

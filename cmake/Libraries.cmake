@@ -3,7 +3,7 @@
 # for what may be loaded later (folio_embed_objects).
 #
 #   folio_core    libfolio-core.a       no override; for the tests, which see hidden symbols
-#   folio_explore libfolio-explore.a    the same, with a hook at every atomic operation for the interleaving explorer
+#   folio_explore libfolio-explore.a    the same, with a hook at every access to memory for the interleaving explorer
 #   folio_count   libfolio-count.a      the same, telling of each atomic read-modify-write
 #   folio_counts  libfolio-count.so     that with override, to preload, and who counts them (bench/counts.cc)
 #   folio_shared  libfolio.so.0         override; preload and link
@@ -42,6 +42,9 @@ foreach(variant explore count)
 endforeach()
 
 set_target_properties(folio_count PROPERTIES POSITION_INDEPENDENT_CODE ON)
+# Each plain access calls a hook, which the explorer defines; the sanitizer's own library is not linked.
+set(folio_explore_plain -fsanitize=thread $<$<CXX_COMPILER_ID:GNU>:--param=tsan-instrument-func-entry-exit=0>)
+target_compile_options(folio_explore PRIVATE ${folio_explore_plain})
 
 # A sanitizer brings its own malloc: only folio_core can stand beside it.
 if(FOLIO_SANITIZE)

@@ -1,8 +1,8 @@
 // Atomic<T>: the one wrapper around the compiler's atomic builtins. Owned by nobody, used by every layer.
 //
 // Why not std::atomic: the core uses no header of the C++ library (it must build against any libc), and two builds need
-// a hook at each atomic operation: FOLIO_EXPLORE (the interleaving explorer gains control) and FOLIO_COUNT (each
-// read-modify-write is told, with its word: which structure that is, its address says).
+// a hook at each atomic operation: FOLIO_EXPLORE (the interleaving explorer does the operation, explored_atomic.h) and
+// FOLIO_COUNT (each read-modify-write is told, with its word: which structure that is, its address says).
 //
 // Memory orders are spelled order::x. Every order stronger than relaxed carries a tag, [name], that names the edge and
 // appears at both of its ends (docs/CONCURRENCY.md).
@@ -10,13 +10,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
-#if defined(FOLIO_EXPLORE)
-extern "C" void folio_explore_point(void);
-#define FOLIO_ATOMIC_POINT() folio_explore_point()
-#else
-#define FOLIO_ATOMIC_POINT() static_cast<void>(0)
-#endif
 
 #if defined(FOLIO_COUNT)
 // gives: it hands something on (a release, bits cleared); done: not a compare_exchange that failed.
@@ -39,6 +32,13 @@ inline constexpr int release = __ATOMIC_RELEASE;
 inline constexpr int acq_rel = __ATOMIC_ACQ_REL;
 inline constexpr int seq_cst = __ATOMIC_SEQ_CST;
 }  // namespace order
+}  // namespace folio
+
+#if defined(FOLIO_EXPLORE)
+#include "base/explored_atomic.h"
+#else
+
+namespace folio {
 
 template <class T>
 class Atomic {
@@ -48,21 +48,14 @@ class Atomic {
   Atomic(const Atomic&) = delete;
   Atomic& operator=(const Atomic&) = delete;
 
-  FOLIO_INLINE T load(int order) const {
-    FOLIO_ATOMIC_POINT();
-    return __atomic_load_n(&value_, order);
-  }
-  FOLIO_INLINE void store(T value, int order) {
-    FOLIO_ATOMIC_POINT();
-    __atomic_store_n(&value_, value, order);
-  }
+  FOLIO_INLINE T load(int order) const { return __atomic_load_n(&value_, order); }
+  FOLIO_INLINE void store(T value, int order) { __atomic_store_n(&value_, value, order); }
   FOLIO_INLINE T exchange(T value, int order) {
     before_rmw();
     return __atomic_exchange_n(&value_, value, order);
   }
   // On failure `expected` is what was found, read relaxed.
   FOLIO_INLINE bool compare_exchange(T& expected, T desired, int order) {
-    FOLIO_ATOMIC_POINT();
     const bool done = __atomic_compare_exchange_n(&value_, &expected, desired, false, order, __ATOMIC_RELAXED);
     FOLIO_ATOMIC_COUNT(order == __ATOMIC_RELEASE, done);
     return done;
@@ -85,12 +78,11 @@ class Atomic {
   }
 
  private:
-  FOLIO_INLINE void before_rmw([[maybe_unused]] bool gives = false) {
-    FOLIO_ATOMIC_POINT();
-    FOLIO_ATOMIC_COUNT(gives, true);
-  }
+  FOLIO_INLINE void before_rmw([[maybe_unused]] bool gives = false) { FOLIO_ATOMIC_COUNT(gives, true); }
 
   T value_{};
 };
 
 }  // namespace folio
+
+#endif

@@ -1,9 +1,10 @@
-// For *_explore_test.cc: one interruption at a chosen atomic operation. The library they link calls
-// folio_explore_point() before each; here the n-th one runs a function, on the same thread, as if another thread had
-// come just then.
+// For *_explore_test.cc: one interruption at a chosen atomic operation. The library they link tells the explorer of
+// each; here the n-th one first runs a function, on the same thread, as if another thread had come just then.
 #pragma once
 
 #include <functional>
+
+#include "stress/explorer/explorer.h"
 
 namespace folio_test {
 
@@ -14,6 +15,10 @@ inline std::function<void()> explore_interruption;
 inline bool explore_at(unsigned point, const std::function<void()>& body, const std::function<void()>& interruption) {
   explore_countdown = point;
   explore_interruption = interruption;
+  folio_exploring = true;
+  explorer::outside_point = [] {
+    if (explore_countdown != 0 && --explore_countdown == 0) explore_interruption();
+  };
   body();
   const bool ran = explore_countdown == 0;
   explore_countdown = 0;
@@ -21,9 +26,3 @@ inline bool explore_at(unsigned point, const std::function<void()>& body, const 
 }
 
 }  // namespace folio_test
-
-extern "C" void folio_explore_point(void) {
-  using folio_test::explore_countdown;
-  if (explore_countdown == 0 || --explore_countdown != 0) return;
-  folio_test::explore_interruption();
-}

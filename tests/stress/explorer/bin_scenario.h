@@ -151,17 +151,31 @@ class BinScenario {
     for (const Op& op : threads_[i]) run_op(op, own_[i]);
   }
 
+  // What a thread takes it writes to.
+  static void write_objects(void** objects, unsigned count, Objects& own) {
+    for (unsigned i = 0; i < count; ++i) Machine::write_object(objects[i]);
+    own.count += count;
+  }
+
+  void** next_to_give(const Op& op) {
+    const Ghost ghost;
+    void** const first = &left_[op.folio][next_given_[op.folio]];
+    next_given_[op.folio] += op.count;
+    return first;
+  }
+
   void run_op(const Op& op, Objects& own) {
     switch (op.act) {
       case Act::kTake:
-        own.count += folio::take_objects_in_open_chunks(bin_, own.list + own.count, op.count);
+        write_objects(own.list + own.count, folio::take_objects_in_open_chunks(bin_, own.list + own.count, op.count),
+                      own);
         break;
       case Act::kTakeAny:
-        own.count += folio::take_objects(bin_, own.list + own.count, op.count);
+        write_objects(own.list + own.count, folio::take_objects(bin_, own.list + own.count, op.count), own);
         break;
       case Act::kGive: {
-        void** first = &left_[op.folio][next_given_[op.folio]];
-        next_given_[op.folio] += op.count;
+        void** const first = next_to_give(op);
+        for (unsigned i = 0; i < op.count; ++i) Machine::write_object(first[i]);
         folio::give_objects(bin_, first, op.count, "explorer");
         break;
       }

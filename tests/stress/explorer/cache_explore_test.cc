@@ -28,11 +28,13 @@ struct Program {
       if (object == nullptr) object = refill(bin, &zero);
       if (object == nullptr) abort();
       list[count++] = object;
+      Machine::write_object(object);
     }
   }
   void release(BinId bin, unsigned n) {
     for (; n != 0; --n) {
       void* object = list[--count];
+      Machine::write_object(object);
       Slot*& top = thread_tops.top[index(bin)];
       if (reinterpret_cast<uintptr_t>(top) % kMagazineBytes != 0) {
         *--top = object;
@@ -175,7 +177,7 @@ TEST(ExploreCache, BundlesAgainstGet) {
       if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
     }
   });
-  s.expect_sound("CPU cache overflows: put, put, get twice", {.executions = 20000, .random = 2000});
+  s.expect_sound("CPU cache overflows: put, put, get twice", {.executions = 4000, .random = 500});
 }
 
 TEST(ExploreCache, GetFromDepot) {
@@ -194,7 +196,7 @@ TEST(ExploreCache, GetFromDepot) {
       }
     });
   }
-  s.expect_sound("depot: two get bundles", {.executions = 20000, .random = 2000});
+  s.expect_sound("depot: two get bundles", {.executions = 4000, .random = 500});
 }
 
 TEST(ExploreCache, TrimAgainstPutAndGet) {
@@ -213,7 +215,30 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
   s.thread([&s] {
     if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
   });
-  s.expect_sound("trim, put, get", {.executions = 20000, .random = 2000});
+  s.expect_sound("trim, put, get", {.executions = 4000, .random = 500});
+}
+
+// Threads that do not cache the bin: one object at a time.
+TEST(ExploreCache, OneByOne) {
+  CacheScenario s(3);
+  cpu_cache_put(s.bin, make_magazine(s.bin, 1), "explorer");
+  for (unsigned i = 0; i < 2; ++i) {
+    s.thread([&s, i] {
+      Magazine* emptied = nullptr;
+      if (void* object = cpu_cache_pop_one(s.bin, &emptied)) s.program[i].list[s.program[i].count++] = object;
+      if (emptied != nullptr) {
+        emptied->set_next(nullptr);
+        magazines_put(emptied);
+      }
+    });
+  }
+  s.machine.prepare(2, [&] { s.program[2].allocate(s.bin, 2); });
+  s.thread([&s] {
+    Program& p = s.program[2];
+    void* object = p.list[--p.count];
+    if (!cpu_cache_push_one(s.bin, object)) give_objects(s.bin, &object, 1, "explorer");
+  });
+  s.expect_sound("CPU cache: pop one, pop one, push one", {.executions = 4000});
 }
 
 // ---- Shards ----
@@ -259,7 +284,7 @@ TEST(ExploreShards, CachesOfSeveralShards) {
     cpu_cache_put(s.bin, magazine, "explorer");
     if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
   });
-  s.expect_sound("three shards: trim, get twice, put and get", {.executions = 20000, .random = 2000});
+  s.expect_sound("three shards: trim, get twice, put and get", {.executions = 4000, .random = 500});
   folio_test::cpu_of_thread = nullptr;
 }
 
@@ -300,7 +325,7 @@ TEST(ExploreCache, OverflowAgainstRefill) {
   s.machine.prepare(1, [&] { s.program[1].allocate(s.bin, 70); });
   s.thread([&s] { s.program[0].release(s.bin, 1); });
   s.thread([&s] { s.program[1].allocate(s.bin, 130); });
-  s.expect_sound("overflow, refill", {.executions = 20000, .random = 2000});
+  s.expect_sound("overflow, refill", {.executions = 4000, .random = 500});
 }
 
 TEST(ExploreCache, EndAndBirth) {
@@ -313,7 +338,7 @@ TEST(ExploreCache, EndAndBirth) {
     s.program[2].allocate(s.bin, 1);
     s.program[2].release(s.bin, 1);
   });
-  s.expect_sound("two threads end, one begins", {.executions = 20000, .random = 2000});
+  s.expect_sound("two threads end, one begins", {.executions = 4000, .random = 500});
 }
 
 // ---- A thread vanishes ----

@@ -4,6 +4,8 @@
 // bits = all, every free object found by takers, and every chunk with free resident pages found by purges.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "stress/explorer/bin_scenario.h"
 
 namespace explorer {
@@ -40,9 +42,9 @@ TEST(ExploreFolio, TakeAgainstGiveAcrossClasses) {
   expect_bin_sound("full to nearly and back", kFolioUnits, {64}, {{give(0, 1)}, {take(1)}, {give(0, 1)}});
   expect_bin_sound("partly to empty and back", kFolioUnits, {1}, {{give(0, 1)}, {take(1)}, {take(1)}});
   expect_bin_sound("empty to partly and back", kFolioUnits, {0}, {{take(1), give_own()}, {take(1), give_own()}},
-                   {.executions = 20000});
+                   {.executions = 4000});
   expect_bin_sound("full to empty at once", kFolioUnits, {64}, {{give(0, 64)}, {take(2)}, {take(2)}},
-                   {.executions = 20000});
+                   {.executions = 4000});
   expect_bin_sound("empty to full at once", kFolioUnits, {0}, {{take(64)}, {take(1), give_own()}});
 }
 
@@ -57,42 +59,44 @@ TEST(ExploreFolio, StaleHints) {
 }
 
 TEST(ExploreFolio, PurgeAgainstTakeAndGive) {
-  expect_bin_sound("purge, take", kFolioUnits, {0, 0}, {{purge()}, {take(1)}, {take(1)}}, {.executions = 20000});
+  expect_bin_sound("purge, take", kFolioUnits, {0, 0}, {{purge()}, {take(1)}, {take(1)}}, {.executions = 4000});
   expect_bin_sound("purge, give", kFolioUnits, {1, 0}, {{purge()}, {give(0, 1)}});
   expect_bin_sound("purge, give, take", kFolioUnits, {2, 1}, {{purge()}, {give(0, 2), give(1, 1)}, {take(1)}},
-                   {.executions = 20000});
+                   {.executions = 4000});
   expect_bin_sound("purge, purge, give", kFolioUnits, {1, 0}, {{purge()}, {purge()}, {give(0, 1)}},
-                   {.executions = 20000});
+                   {.executions = 4000});
 }
 
 TEST(ExploreFolio, PurgeOfUnitsOfTwoFolios) {
-  const Limits fewer = {.executions = 15000, .random = 1000};
+  const Limits fewer = {.executions = 4000, .random = 500};
   expect_bin_sound("purge, give to both folios", kTwoFolioUnits, {1, 1}, {{purge()}, {give(0, 1)}, {give(1, 1)}},
                    fewer);
-  expect_bin_sound("purge, take, give", kTwoFolioUnits, {0, 1}, {{purge()}, {take(1)}, {give(1, 1)}}, fewer);
-  expect_bin_sound("purge, take, take", kTwoFolioUnits, {0, 0, 0, 0}, {{purge()}, {take(1)}, {take(65)}}, fewer);
+  expect_bin_sound("purge, take, give: two folios", kTwoFolioUnits, {0, 1}, {{purge()}, {take(1)}, {give(1, 1)}},
+                   fewer);
+  expect_bin_sound("purge, take, take: two folios", kTwoFolioUnits, {0, 0, 0, 0}, {{purge()}, {take(1)}, {take(65)}},
+                   fewer);
 }
 
 TEST(ExploreFolio, PurgeOfLargeObjects) {
-  expect_bin_sound("purge, give, take", kOddObjects, {10, 64}, {{purge()}, {give(0, 3)}, {take(2)}},
-                   {.executions = 20000});
+  expect_bin_sound("purge, give, take: large objects", kOddObjects, {10, 64}, {{purge()}, {give(0, 3)}, {take(2)}},
+                   {.executions = 4000});
   expect_bin_sound("claim crosses a class", kOddObjects, {47}, {{purge()}, {give(0, 2)}, {take(1)}},
-                   {.executions = 20000});
-  expect_bin_sound("purge, purge, give", kPageObjects, {5, 0}, {{purge()}, {purge()}, {give(0, 5)}},
-                   {.executions = 20000});
+                   {.executions = 4000});
+  expect_bin_sound("purge, purge, give: large objects", kPageObjects, {5, 0}, {{purge()}, {purge()}, {give(0, 5)}},
+                   {.executions = 4000});
 }
 
 TEST(ExploreFolio, Ticks) {
   expect_bin_sound("tick, tick; give; take", kFolioUnits, {3}, {{tick(), tick()}, {give(0, 3)}, {take(1)}},
-                   {.executions = 20000});
-  expect_bin_sound("tick; tick; take", kPageObjects, {3}, {{tick()}, {tick()}, {take(2)}}, {.executions = 20000});
+                   {.executions = 4000});
+  expect_bin_sound("tick; tick; take", kPageObjects, {3}, {{tick()}, {tick()}, {take(2)}}, {.executions = 4000});
 }
 
 // The pages of the next folio come with those of the first that is not resident, if enough lies below.
 TEST(ExploreFolio, PagesAhead) {
   const auto expect_ahead_sound = [](const char* what, std::vector<std::vector<Op>> threads) {
     BinScenario scenario(64, below_and(3), std::move(threads), true);
-    expect_sound(explore(scenario.machine(), scenario.plan(), {.executions = 20000, .random = 1000}), what);
+    expect_sound(explore(scenario.machine(), scenario.plan(), {.executions = 4000, .random = 500}), what);
   };
   expect_ahead_sound("ahead; take; take", {{take(1)}, {take(64)}, {take(1)}});
   expect_ahead_sound("ahead; purge", {{take(1), take(64)}, {purge()}, {take(2)}});
@@ -100,7 +104,7 @@ TEST(ExploreFolio, PagesAhead) {
 }
 
 TEST(ExploreFolio, OpenChunk) {
-  const Limits fewer = {.executions = 8000, .random = 500};
+  const Limits fewer = {.executions = 1000, .random = 100};
   expect_bin_sound("two open a chunk at once", kPageObjects, {}, {{take_any(2)}, {take_any(2)}}, fewer);
   expect_bin_sound("three open a chunk at once", kFolioUnits, {}, {{take_any(1)}, {take_any(1)}, {take_any(1)}}, fewer);
   expect_bin_sound("the last object, and a new chunk", kPageObjects, {63}, {{take_any(1)}, {take_any(1)}, {give(0, 1)}},

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "base/bits.h"
+#include "cache/cpu_cache.h"
 #include "os/os.h"
 #include "space/large.h"
 #include "space/pages.h"
 #include "stress/explorer/search.h"
 #include "stress/explorer/world.h"
+#include "unit/scripted_cpu.h"
 
 namespace explorer {
 namespace {
@@ -43,13 +45,31 @@ class LargeScenario {
     return static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false));
   }
   Body allocate(unsigned thread, unsigned granules) {
-    return [this, thread, granules] { got_[thread] = alloc(granules); };
+    return [this, thread, granules] {
+      got_[thread] = alloc(granules);
+      if (got_[thread] != nullptr) Machine::write_object(got_[thread]);
+    };
+  }
+  // The same by way of the CPU cache.
+  Body allocate_cached(unsigned thread, unsigned granules) {
+    return [this, thread, granules] {
+      const size_t size = granules * kGranuleBytes - kLineOffsetMost;
+      auto* const parked = static_cast<char*>(cpu_cache_get_large(granules));
+      if (parked != nullptr) large_unpark(parked, size, false);
+      got_[thread] = parked != nullptr ? parked : alloc(granules);
+      if (got_[thread] != nullptr) Machine::write_object(got_[thread]);
+    };
   }
   Body free(unsigned object) {
+    return [this, object] { note_freed(object, [&] { return large_free(live_[object]); }); };
+  }
+  Body free_cached(unsigned object) {
     return [this, object] {
-      freeing_ |= 1u << object;
-      if (large_free(live_[object])) ++freed[object];
-      freeing_ &= ~(1u << object);
+      note_freed(object, [&] {
+        const unsigned granules = large_park(live_[object]);
+        if (granules != 0) cpu_cache_put_large(live_[object], granules);
+        return granules != 0;
+      });
     };
   }
   Body resize(unsigned object, unsigned granules) {
@@ -68,9 +88,23 @@ class LargeScenario {
   Machine machine;
   Plan plan;
   unsigned freed[kLive] = {};
-  bool quiet = true;  // every thread ends: what is left behind is exact
+  bool writes = true;  // to what is freed, just before; not where two free the same
+  bool quiet = true;   // every thread ends: what is left behind is exact
 
  private:
+  template <class Free>
+  void note_freed(unsigned object, Free&& body) {
+    {
+      const Ghost ghost;
+      freeing_ |= 1u << object;
+    }
+    if (writes) Machine::write_object(live_[object]);
+    const bool done = body();
+    const Ghost ghost;
+    if (done) ++freed[object];
+    freeing_ &= ~(1u << object);
+  }
+
   unsigned count_free() {
     unsigned taken = 0;
     for (unsigned w = 0; w < field_->words(); ++w) taken += popcount(field_->occupancy(w).load(order::relaxed));
@@ -123,6 +157,7 @@ class LargeScenario {
       if (spans[i - 1].end > spans[i].start) return "two objects overlap";
     }
     if (!quiet) return comes_to_light() ? "" : "a free run stays hidden";
+    cpu_caches_trim(true);
     if (!large_check()) return "large_check";
     return others_resident() == others_resident_ && others_dirty() == others_dirty_ ? "" : "the accounts are off";
   }
@@ -167,14 +202,14 @@ TEST(ExploreLarge, TakeAgainstTakeOfOverlappingRuns) {
   s.start_without(1);
   s.start_without(2);
   s.plan.threads = {s.allocate(0, 20), s.allocate(1, 16), s.allocate(2, 10)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: three take in one hole");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: three take in one hole");
 }
 
 TEST(ExploreLarge, GiveTakePurge) {
   LargeScenario s;
   s.start_without(1);
   s.plan.threads = {s.free(0), s.allocate(1, 18), LargeScenario::purge()};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: give, take, purge");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: give, take, purge");
 }
 
 TEST(ExploreLarge, PurgeAgainstPurge) {
@@ -182,37 +217,85 @@ TEST(ExploreLarge, PurgeAgainstPurge) {
   s.start_without(0);
   s.start_without(2);
   s.plan.threads = {LargeScenario::purge(), LargeScenario::purge(), s.free(1)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: two purge, one gives");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: two purge, one gives");
 }
 
 TEST(ExploreLarge, FreedTwiceAtOnce) {
   LargeScenario s;
   // Nobody takes meanwhile: the second free could be one of the taker's object.
+  s.writes = false;
   s.plan.threads = {s.free(1), s.free(1)};
   const auto sound = s.plan.verdict;
   s.plan.verdict = [&]() -> std::string { return s.freed[1] != 1 ? "not exactly one free succeeded" : sound(); };
-  expect_sound(explore(s.machine, s.plan, {.preemptions = 4, .executions = 6000}), "large: one freed twice at once");
+  expect_sound(explore(s.machine, s.plan, {.preemptions = 4, .executions = 3000}), "large: one freed twice at once");
 }
 
 TEST(ExploreLarge, ResizeAgainstTakeAndPurge) {
   LargeScenario s;
   s.start_without(1);
   s.plan.threads = {s.resize(0, 16), s.allocate(1, 8), LargeScenario::purge()};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: grow, take, purge");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: grow, take, purge");
   LargeScenario shrink;
   shrink.plan.threads = {shrink.resize(1, 4), shrink.allocate(1, 8), shrink.free(0)};
-  expect_sound(explore(shrink.machine, shrink.plan, {.executions = 6000, .random = 600}), "large: shrink, take, give");
+  expect_sound(explore(shrink.machine, shrink.plan, {.executions = 3000, .random = 600}), "large: shrink, take, give");
 }
 
 // A search that fails lowers the hint while what it wanted is freed: nothing may stay hidden (large_check knows).
 TEST(ExploreLarge, TheHintOfTheLongestRun) {
   LargeScenario s;
   s.plan.threads = {s.allocate(0, 20), s.free(0), s.free(1)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 6000, .random = 600}), "large: a search fails while two give");
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: a search fails while two give");
+}
+
+// Objects that a CPU cache keeps: parked by one, taken by another, drained by a third.
+TEST(ExploreLarge, ParkedObjects) {
+  folio_test::cpu_of_thread = [] { return 0u; };
+  LargeScenario s;
+  s.plan.threads = {s.free_cached(0), s.allocate_cached(1, 8), s.free_cached(1)};
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large: two are parked, one is taken");
+  LargeScenario drained;
+  drained.plan.threads = {drained.free_cached(0), drained.allocate_cached(1, 8), [] { cpu_caches_trim(true); }};
+  expect_sound(explore(drained.machine, drained.plan, {.executions = 3000}), "large: park, take, drain");
+  LargeScenario twice;
+  twice.writes = false;
+  twice.plan.threads = {twice.free_cached(1), twice.free(1)};
+  const auto sound = twice.plan.verdict;
+  twice.plan.verdict = [&]() -> std::string { return twice.freed[1] != 1 ? "not one free succeeded" : sound(); };
+  expect_sound(explore(twice.machine, twice.plan, {.executions = 3000}), "large: parked and freed at once");
+  folio_test::cpu_of_thread = nullptr;
+}
+
+// A program that orders its calls: whoever gets the pointer frees what it points to.
+TEST(ExploreLarge, HandedOver) {
+  LargeScenario s;
+  s.start_without(1);
+  static Atomic<char*> mailbox{nullptr};
+  const auto reset = s.plan.reset;
+  s.plan.reset = [reset] {
+    reset();
+    mailbox.store(nullptr, order::relaxed);
+  };
+  static bool refused;
+  refused = false;
+  s.plan.threads = {[] {
+                      char* const object = LargeScenario::alloc(6);
+                      Machine::write_object(object);
+                      mailbox.store(object, order::release);
+                    },
+                    [] {
+                      char* const object = mailbox.load(order::acquire);
+                      if (object == nullptr) return;
+                      Machine::write_object(object);
+                      refused = !large_free(object) || refused;
+                    },
+                    s.allocate(2, 6)};
+  const auto sound = s.plan.verdict;
+  s.plan.verdict = [&]() -> std::string { return refused ? "a live object was refused" : sound(); };
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large: handed over, another one takes");
 }
 
 // Whoever stops for ever, the others finish, and no granule has two owners.
-TEST(ExploreLarge, AThreadThatVanishes) {
+TEST(VanishLarge, TakeGivePurge) {
   LargeScenario s;
   s.quiet = false;
   s.start_without(1);

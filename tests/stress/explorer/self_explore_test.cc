@@ -2,6 +2,8 @@
 // twins.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "base/atomic.h"
 #include "stress/explorer/search.h"
 
@@ -202,7 +204,8 @@ TEST(ExplorerItself, RunsEverySchedule) {
   for (const char name : {'a', 'b'}) {
     plan.threads.push_back([name] {
       for (unsigned i = 0; i < 3; ++i) {
-        word.load(order::relaxed);
+        word.fetch_add(1, order::relaxed);
+        const Ghost ghost;
         order_of_steps += name;
       }
     });
@@ -230,6 +233,251 @@ TEST(ExplorerItself, FindsResetsThatForget) {
   plan.reset = [] {};
   plan.verdict = [] { return std::string(); };
   expect_caught(explore(machine, plan), "a reset that forgets");
+}
+
+// ---- Memory ----
+
+// What two threads see of each other's stores: the classic shapes, each with the orders that it needs and with one that
+// is too weak. `verdict` looks at what was read.
+struct Litmus {
+  std::vector<Body> threads;
+  std::function<bool()> forbidden;
+};
+Atomic<uint64_t> x{0}, y{0}, z{0};
+uint64_t data, got[4];
+
+Outcome explore_litmus(const Litmus& litmus, const Limits& limits = {}) {
+  Machine machine;
+  Plan plan;
+  plan.threads = litmus.threads;
+  plan.reset = [] {
+    for (auto* word : {&x, &y, &z}) word->store(0, order::relaxed);
+    data = 0;
+    for (uint64_t& g : got) g = 0;
+  };
+  plan.verdict = [&] { return std::string(litmus.forbidden() ? "what is forbidden was seen" : ""); };
+  return explore(machine, plan, limits);
+}
+
+Outcome message_passing(int publish, int look) {
+  return explore_litmus({{[=] {
+                            x.store(1, order::relaxed);
+                            y.store(1, publish);
+                          },
+                          [=] {
+                            got[0] = y.load(look);
+                            got[1] = x.load(order::relaxed);
+                          }},
+                         [] { return got[0] == 1 && got[1] == 0; }});
+}
+
+TEST(ExplorerMemory, MessagePassing) {
+  expect_sound(message_passing(order::release, order::acquire), "message passing: release, acquire");
+  expect_caught(message_passing(order::relaxed, order::acquire), "message passing: relaxed, acquire");
+  expect_caught(message_passing(order::release, order::relaxed), "message passing: release, relaxed");
+}
+
+Outcome store_buffering(int write, int read) {
+  return explore_litmus({{[=] {
+                            x.store(1, write);
+                            got[0] = y.load(read);
+                          },
+                          [=] {
+                            y.store(1, write);
+                            got[1] = x.load(read);
+                          }},
+                         [] { return got[0] == 0 && got[1] == 0; }});
+}
+
+TEST(ExplorerMemory, StoreBuffering) {
+  expect_sound(store_buffering(order::seq_cst, order::seq_cst), "store buffering: seq_cst");
+  expect_caught(store_buffering(order::release, order::seq_cst), "store buffering: release, seq_cst");
+  expect_caught(store_buffering(order::seq_cst, order::acquire), "store buffering: seq_cst, acquire");
+}
+
+// What is published with a word that others change before it is read.
+Outcome release_sequence(bool plain_store) {
+  return explore_litmus({{[] {
+                            data = 1;
+                            x.store(1, order::release);
+                          },
+                          [=] {
+                            uint64_t one = 1;
+                            if (plain_store) {
+                              if (x.load(order::relaxed) == 1) x.store(2, order::relaxed);
+                            } else {
+                              x.compare_exchange(one, 2, order::relaxed);
+                            }
+                          },
+                          [] {
+                            if (x.load(order::acquire) == 2) got[0] = data;
+                          }},
+                         [] { return false; }});
+}
+
+TEST(ExplorerMemory, ReleaseSequence) {
+  expect_sound(release_sequence(false), "a release sequence, through a read-modify-write");
+  expect_caught(release_sequence(true), "the same, through a store");
+}
+
+// A compare_exchange that fails may have read an old value, and has acquired nothing.
+TEST(ExplorerMemory, FailedCompareExchange) {
+  const auto run = [](bool again) {
+    return explore_litmus({{[] {
+                              data = 1;
+                              x.store(1, order::release);
+                            },
+                            [=] {
+                              uint64_t found = 7;
+                              x.compare_exchange(found, 8, order::acq_rel);
+                              if (again) found = x.load(order::acquire);
+                              if (found == 1) got[0] = data;
+                            }},
+                           [] { return false; }});
+  };
+  expect_sound(run(true), "a failed compare_exchange, and an acquiring load");
+  expect_caught(run(false), "a failed compare_exchange that is relied on");
+  expect_caught(explore_litmus({{[] {
+                                   y.store(1, order::release);
+                                   x.store(1, order::release);
+                                 },
+                                 [] {
+                                   got[0] = x.load(order::acquire);
+                                   uint64_t found = 7;
+                                   x.compare_exchange(found, 8, order::acq_rel);
+                                   y.compare_exchange(got[1], 0, order::relaxed);
+                                   got[2] = found;
+                                 }},
+                                [] { return got[0] == 0 && got[1] == 1 && got[2] == 0; }}),
+                "a failed compare_exchange that finds an old value");
+}
+
+TEST(ExplorerMemory, Coherence) {
+  expect_sound(explore_litmus({{[] {
+                                  x.store(1, order::relaxed);
+                                  x.store(2, order::relaxed);
+                                },
+                                [] {
+                                  got[0] = x.load(order::relaxed);
+                                  got[1] = x.load(order::relaxed);
+                                }},
+                               [] { return got[0] > got[1]; }},
+                              {.preemptions = 3, .stale = 3}),
+               "two reads of one word");
+}
+
+// Independent reads of independent writes: the two readers agree only if all is sequentially consistent.
+Outcome independent_reads(int strength) {
+  const int read = strength == order::seq_cst ? order::seq_cst : order::acquire;
+  const int write = strength == order::seq_cst ? order::seq_cst : order::release;
+  return explore_litmus({{[=] { x.store(1, write); }, [=] { y.store(1, write); },
+                          [=] {
+                            got[0] = x.load(read);
+                            got[1] = y.load(read);
+                          },
+                          [=] {
+                            got[2] = y.load(read);
+                            got[3] = x.load(read);
+                          }},
+                         [] { return got[0] == 1 && got[1] == 0 && got[2] == 1 && got[3] == 0; }},
+                        {.preemptions = 3, .stale = 2});
+}
+
+TEST(ExplorerMemory, IndependentReads) {
+  expect_sound(independent_reads(order::seq_cst), "independent reads: seq_cst");
+  expect_caught(independent_reads(order::acq_rel), "independent reads: release, acquire");
+}
+
+// ---- Races ----
+
+TEST(ExplorerRaces, PlainAccesses) {
+  const auto run = [](int publish, bool both_write) {
+    return explore_litmus({{[=] {
+                              data = 1;
+                              x.store(1, publish);
+                            },
+                            [=] {
+                              if (both_write || x.load(order::acquire) == 1) ++data;
+                            }},
+                           [] { return false; }});
+  };
+  expect_sound(run(order::release, false), "a plain word that is published");
+  expect_caught(run(order::relaxed, false), "a plain word that is not");
+  expect_caught(run(order::release, true), "two that write a plain word");
+}
+
+TEST(ExplorerRaces, AtomicAndPlain) {
+  expect_caught(
+      explore_litmus({{[] { x.store(1, order::release); }, [] { got[0] = *reinterpret_cast<volatile uint64_t*>(&x); }},
+                      [] { return false; }}),
+      "a word that one reads plainly while another stores it");
+}
+
+// ---- Reduction ----
+
+// What is left out has an equal that is run: the outcomes are those of a search that leaves nothing out.
+TEST(ExplorerReduction, LosesNoOutcome) {
+  static std::vector<std::vector<uint64_t>> outcomes;
+  constexpr unsigned kPrograms = 300, kSteps = 3;
+  unsigned several = 0;
+  for (unsigned seed = 1; seed <= kPrograms; ++seed) {
+    std::mt19937 random(seed);
+    struct Step {
+      Atomic<uint64_t>* word;
+      unsigned kind;
+      int strength;
+      uint64_t value;
+    };
+    std::vector<std::vector<Step>> programs(3);
+    uint64_t value = 1;
+    for (auto& program : programs) {
+      for (unsigned i = 0; i < kSteps; ++i) {
+        Atomic<uint64_t>* const words[] = {&x, &y, &z};
+        const int strengths[] = {order::relaxed, order::acq_rel, order::seq_cst};
+        program.push_back({words[random() % 3], static_cast<unsigned>(random() % 4), strengths[random() % 3], value++});
+      }
+    }
+    static uint64_t read[3][kSteps];
+    Machine machine;
+    Plan plan;
+    for (unsigned t = 0; t < programs.size(); ++t) {
+      plan.threads.push_back([&programs, t] {
+        for (unsigned i = 0; i < kSteps; ++i) {
+          const Step& s = programs[t][i];
+          const bool strict = s.strength == order::seq_cst, weak = s.strength == order::relaxed;
+          const int on_load = strict || weak ? s.strength : order::acquire;
+          const int on_store = strict || weak ? s.strength : order::release;
+          read[t][i] = 0;
+          if (s.kind == 0) read[t][i] = s.word->load(on_load);
+          if (s.kind == 1) s.word->store(s.value, on_store);
+          if (s.kind == 2) read[t][i] = s.word->exchange(s.value, s.strength);
+          if (s.kind == 3) s.word->compare_exchange(read[t][i], s.value, s.strength);
+        }
+      });
+    }
+    plan.reset = [] {
+      for (auto* word : {&x, &y, &z}) word->store(0, order::relaxed);
+    };
+    plan.verdict = [] {
+      std::vector<uint64_t> all;
+      for (auto& thread : read) all.insert(all.end(), thread, thread + kSteps);
+      for (auto* word : {&x, &y, &z}) all.push_back(word->load(order::relaxed));
+      outcomes.push_back(all);
+      return std::string();
+    };
+    const auto collect = [&](bool reduce) {
+      outcomes.clear();
+      const Limits limits = {.preemptions = 2, .stale = 1, .executions = ~uint64_t{0}, .random = 0, .reduce = reduce};
+      EXPECT_EQ(explore(machine, plan, limits).failure, "");
+      std::sort(outcomes.begin(), outcomes.end());
+      outcomes.erase(std::unique(outcomes.begin(), outcomes.end()), outcomes.end());
+      return outcomes;
+    };
+    const auto all = collect(false);
+    ASSERT_EQ(collect(true), all) << "program " << seed;
+    several += all.size() > 20 ? 1 : 0;
+  }
+  EXPECT_GT(several, kPrograms / 2);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(ExploreSpace, MetadataPiece) {
     }
     return current == full ? "no new piece" : "";
   };
-  expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 20000}), "metadata: three need a new piece");
+  expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 5000}), "metadata: three need a new piece");
   expect_sound(vanish(machine, plan), "the same, with a thread that vanishes");
 }
 
@@ -94,7 +94,7 @@ TEST(ExploreSpace, Region) {
     }
     return "";
   };
-  expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 20000}), "regions: three need a new one");
+  expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 5000}), "regions: three need a new one");
 }
 
 // ---- Windows, keys ----
@@ -167,16 +167,20 @@ class HugeScenario {
 
   Body free(unsigned block) {
     return [this, block] {
-      if (huge_free(blocks_[block])) ++freed[block];
+      const bool done = huge_free(blocks_[block]);
+      const Ghost ghost;
+      if (done) ++freed[block];
     };
   }
   Body allocate(unsigned thread) {
     return [this, thread] { got_[thread] = huge_alloc(kBytes, 1); };
   }
+  HugeBlock*& got(unsigned thread) { return got_[thread]; }
 
   Machine machine;
   Plan plan;
   unsigned freed[kBlocks] = {};
+  unsigned most_lost = 0;  // blocks, with a thread that vanishes
 
  private:
   void reset() {
@@ -204,7 +208,6 @@ class HugeScenario {
     }
     for (unsigned i = 0; i < kLive; ++i) {
       if (freed[i] > 1) return "freed twice";
-      if (freed[i] == 0) seen.push_back(blocks_[i]);
     }
     auto* const stacks = &world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_111free_blocksE");
     for (unsigned part = 0; part < 8; ++part) {  // of order 1
@@ -212,12 +215,16 @@ class HugeScenario {
     }
     auto& spares = world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_117spare_descriptorsE");
     while (HugeBlock* block = spares.pop()) seen.push_back(block);
+    for (unsigned i = 0; i < kLive; ++i) {
+      // A thread that vanished may have freed it, and not have counted that.
+      const bool counted = most_lost == 0 || std::find(seen.begin(), seen.end(), blocks_[i]) == seen.end();
+      if (freed[i] == 0 && counted) seen.push_back(blocks_[i]);
+    }
     std::sort(seen.begin(), seen.end());
     if (std::adjacent_find(seen.begin(), seen.end()) != seen.end()) return "a block is in two places";
-    for (HugeBlock* block : blocks_) {
-      if (!std::binary_search(seen.begin(), seen.end(), block)) return "a block is lost";
-    }
-    return "";
+    unsigned lost = 0;
+    for (HugeBlock* block : blocks_) lost += std::binary_search(seen.begin(), seen.end(), block) ? 0 : 1;
+    return lost <= most_lost ? "" : "blocks are lost";
   }
 
   World world_;
@@ -230,20 +237,53 @@ TEST(ExploreHuge, FreedTwiceAtOnce) {
   s.plan.threads = {s.free(0), s.free(0), s.free(1)};
   const auto sound = s.plan.verdict;
   s.plan.verdict = [&]() -> std::string { return s.freed[0] != 1 ? "not exactly one free succeeded" : sound(); };
-  expect_sound(explore(s.machine, s.plan, {.preemptions = 3, .executions = 40000}),
+  expect_sound(explore(s.machine, s.plan, {.preemptions = 3, .executions = 5000}),
                "huge: one block freed twice at once");
 }
 
 TEST(ExploreHuge, FreeAllocatePurge) {
   HugeScenario s;
   s.plan.threads = {s.free(0), s.allocate(0), [] { huge_purge(true, ~size_t{0}); }};
-  expect_sound(explore(s.machine, s.plan, {.executions = 20000}), "huge: free, allocate, purge");
+  expect_sound(explore(s.machine, s.plan, {.executions = 5000}), "huge: free, allocate, purge");
+}
+
+// Nobody waits, and what is lost is what the thread had in its hands: a block, or a stack of them while it purges.
+TEST(VanishHuge, FreeAllocatePurge) {
+  HugeScenario s;
+  s.most_lost = 3;
+  s.plan.threads = {s.free(0), s.allocate(0), [] { huge_purge(true, ~size_t{0}); }};
+  expect_sound(vanish(s.machine, s.plan), "huge: free, allocate, purge, one of which vanishes");
+}
+
+// A program that orders its calls: whoever gets the pointer frees what it points to.
+TEST(ExploreHuge, HandedOver) {
+  HugeScenario s;
+  static Atomic<HugeBlock*> mailbox{nullptr};
+  const auto reset = s.plan.reset;
+  s.plan.reset = [reset] {
+    reset();
+    mailbox.store(nullptr, order::relaxed);
+  };
+  s.plan.threads = {[&s] {
+                      s.allocate(0)();
+                      Machine::write_object(s.got(0)->base);
+                      mailbox.store(s.got(0), order::release);
+                    },
+                    [&s] {
+                      HugeBlock* const block = mailbox.load(order::acquire);
+                      if (block == nullptr || huge_at(block->base) != block) return;
+                      Machine::write_object(block->base);
+                      s.got(0) = nullptr;
+                      huge_free(block);
+                    },
+                    s.allocate(2)};
+  expect_sound(explore(s.machine, s.plan, {.executions = 5000}), "huge: handed over, another one allocates");
 }
 
 TEST(ExploreHuge, AllocateAgainstAllocate) {
   HugeScenario s;
   s.plan.threads = {s.allocate(0), s.allocate(1), s.free(0)};
-  expect_sound(explore(s.machine, s.plan, {.executions = 10000, .random = 1000}), "huge: two allocate, one frees");
+  expect_sound(explore(s.machine, s.plan, {.executions = 5000, .random = 500}), "huge: two allocate, one frees");
 }
 
 }  // namespace

@@ -35,12 +35,14 @@ void push(Node* node) {
   owner[node - nodes] = 0;
   stack.push(node);
 }
-void pop_all(unsigned thread) {
-  Node* next = nullptr;
-  for (Node* node = stack.pop_all(); node != nullptr; node = next) {
-    next = node->link.load(folio::order::relaxed);
+// Which nodes.
+unsigned pop_all(unsigned thread) {
+  unsigned all = 0;
+  for (Node* node = stack.pop_all(); node != nullptr; node = node->link.load(folio::order::relaxed)) {
     own(node, thread);
+    all |= 1u << (node - nodes);
   }
+  return all;
 }
 
 Plan make_plan(std::vector<Body> threads) {
@@ -95,16 +97,13 @@ TEST(ExploreStack, Aba) {
   expect_stack_sound("pop; pop_all, push all in another order; pop",
                      {[] { pop(0); },
                       [] {
-                        pop_all(1);
-                        for (unsigned i = 0; i < kWaiting; ++i) {
-                          if (owner[i] == 2) push(&nodes[i]);
-                        }
+                        for (unsigned mine = pop_all(1); mine != 0; mine &= mine - 1) push(&nodes[lowest(mine)]);
                       },
                       [] { pop(2); }},
                      3);
 }
 
-TEST(ExploreStack, AThreadVanishes) {
+TEST(VanishStack, PushAndPop) {
   Machine machine;
   Plan plan = make_plan({[] { push(pop(0)); }, [] { push(pop(1)); }, [] { push(&nodes[3]); }});
   const auto sound = plan.verdict;

@@ -1,0 +1,131 @@
+"""Runs every scenario of the explorer as deep as time allows, and writes what was reached to docs/CONCURRENCY.md.
+
+    explore.py [--minutes N] [--seconds N] [--build DIR]
+
+Without --minutes each scenario gets --seconds of processor time (600), or less where it is complete to its last bound,
+and the table is written. With it the scenarios share so many minutes, and nothing is written; but the table must name
+the scenarios that there are. Exits with 1 if a scenario fails, or the table names others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[3]
+DOCUMENT = PROJECT / "docs/CONCURRENCY.md"
+BEGIN, END = "<!-- make explore: begin -->\n", "<!-- make explore: end -->\n"
+
+
+@dataclass
+class Result:
+    test: str
+    what: str
+    threads: int
+    points: int
+    complete: int
+    stale: int
+    executions: int
+
+
+def programs(build: Path) -> list[Path]:
+    found = sorted((build / "tests").glob("stress_explorer_*_explore_test"))
+    return [program for program in found if "self_explore" not in program.name]
+
+
+def tests_of(program: Path) -> list[str]:
+    listed = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
+    suite, tests = "", []
+    for line in listed.splitlines():
+        if line.startswith("  "):
+            tests.append(suite + line.split()[0])
+        elif line.endswith("."):
+            suite = line
+    return tests
+
+
+def run(program: Path, test: str, seconds: float) -> tuple[list[Result], str]:
+    """What a test reached, and its output if it failed."""
+    with tempfile.NamedTemporaryFile("r") as results:
+        environment = {**os.environ, "FOLIO_EXPLORE_SECONDS": str(seconds), "FOLIO_EXPLORE_RESULTS": results.name}
+        done = subprocess.run([program, f"--gtest_filter={test}"], env=environment, capture_output=True, text=True,
+                              check=False)
+        rows = [line.rstrip("\n").split("\t") for line in results]
+    found = [Result(row[0], row[1], *(int(n) for n in row[2:])) for row in rows]
+    return found, done.stdout + done.stderr if done.returncode != 0 else ""
+
+
+def table(results: list[Result]) -> str:
+    lines = ["| scenario | threads | points | preemptions, complete | stale reads | executions |\n",
+             "| --- | --- | --- | --- | --- | --- |\n"]
+    for r in results:
+        complete = str(r.complete) if r.complete >= 0 else "none"
+        lines.append(f"| {r.what} | {r.threads} | {r.points} | {complete} | {r.stale} | {r.executions} |\n")
+    return "".join(lines)
+
+
+def write_table(results: list[Result]) -> None:
+    text = DOCUMENT.read_text()
+    before, rest = text.split(BEGIN)
+    DOCUMENT.write_text(before + BEGIN + "\n" + table(results) + "\n" + END + rest.split(END)[1])
+
+
+def documented() -> set[str]:
+    rows = DOCUMENT.read_text().split(BEGIN)[1].split(END)[0].splitlines()
+    return {row.split(" | ")[0].removeprefix("| ") for row in rows if row.startswith("| ")} - {"scenario", "---"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=0)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--build", type=Path, default=PROJECT / "build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+
+    tests = [(program, test) for program in programs(arguments.build) for test in tests_of(program)]
+    # A test has two scenarios or so.
+    seconds = arguments.minutes * 60 * arguments.jobs / len(tests) / 2 if arguments.minutes else arguments.seconds
+    results: list[Result] = []
+    failures: list[str] = []
+    start = time.monotonic()
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        done = pool.map(lambda t: run(*t, seconds), tests)
+        for number, ((_, test), (found, failure)) in enumerate(zip(tests, done, strict=True), 1):
+            results += found
+            passed = time.monotonic() - start
+            print(f"{number:3}/{len(tests)} {passed:6.0f} s  {test}{'  FAILED' if failure else ''}", flush=True)
+            for r in found:
+                print(f"      {r.what:60} complete to {r.complete} preemptions, {r.executions} executions", flush=True)
+            if failure:
+                failures.append(failure)
+    for failure in failures:
+        print(failure)
+    if not failures and not arguments.minutes:
+        write_table(results)
+        print(f"\nwritten to {DOCUMENT.relative_to(PROJECT)}: {len(results)} scenarios")
+    names = {r.what for r in results}
+    odd = documented() ^ names if not failures else set()
+    for name in sorted(odd):
+        what = "lacks" if name in names else "names no scenario of today"
+        print(f"{DOCUMENT.relative_to(PROJECT)}: {what}: {name}")
+    at_least_two = sum(r.complete >= 2 for r in results)
+    print(f"{at_least_two} of {len(results)} scenarios complete to two preemptions")
+    if failures:
+        print('Next: FOLIO_SCHEDULE="..." build/tests/stress_explorer_NAME_explore_test --gtest_filter=TEST (see above)')
+    elif odd:
+        print("Next: make explore (writes the table anew)")
+    else:
+        print("Next: make mutate (is every memory order needed?)")
+    return 1 if failures or odd else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+// What the code under test calls: each atomic operation, and, from -fsanitize=thread, each plain access. The
+// sanitizer's own library is not linked.
+#include "stress/explorer/explorer.h"
+
+using explorer::Machine;
+
+#define WHERE __builtin_return_address(0)
+
+extern "C" {
+
+bool folio_exploring = false;
+
+uint64_t folio_explore(void* word, const folio::ExploredOp* op) { return Machine::operation(word, *op); }
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+
+void __tsan_read1(void* p) { Machine::access(p, 1, false, WHERE); }
+void __tsan_read2(void* p) { Machine::access(p, 2, false, WHERE); }
+void __tsan_read4(void* p) { Machine::access(p, 4, false, WHERE); }
+void __tsan_read8(void* p) { Machine::access(p, 8, false, WHERE); }
+void __tsan_read16(void* p) { Machine::access(p, 16, false, WHERE); }
+void __tsan_write1(void* p) { Machine::access(p, 1, true, WHERE); }
+void __tsan_write2(void* p) { Machine::access(p, 2, true, WHERE); }
+void __tsan_write4(void* p) { Machine::access(p, 4, true, WHERE); }
+void __tsan_write8(void* p) { Machine::access(p, 8, true, WHERE); }
+void __tsan_write16(void* p) { Machine::access(p, 16, true, WHERE); }
+void __tsan_unaligned_read2(void* p) { Machine::access(p, 2, false, WHERE); }
+void __tsan_unaligned_read4(void* p) { Machine::access(p, 4, false, WHERE); }
+void __tsan_unaligned_read8(void* p) { Machine::access(p, 8, false, WHERE); }
+void __tsan_unaligned_read16(void* p) { Machine::access(p, 16, false, WHERE); }
+void __tsan_unaligned_write2(void* p) { Machine::access(p, 2, true, WHERE); }
+void __tsan_unaligned_write4(void* p) { Machine::access(p, 4, true, WHERE); }
+void __tsan_unaligned_write8(void* p) { Machine::access(p, 8, true, WHERE); }
+void __tsan_unaligned_write16(void* p) { Machine::access(p, 16, true, WHERE); }
+void __tsan_read_range(void* p, size_t n) { Machine::access(p, n, false, WHERE); }
+void __tsan_write_range(void* p, size_t n) { Machine::access(p, n, true, WHERE); }
+void __tsan_vptr_read(void* p) { Machine::access(p, sizeof p, false, WHERE); }
+void __tsan_vptr_update(void** p, void*) { Machine::access(p, sizeof p, true, WHERE); }
+
+// The compiler tells nothing of these.
+void* __real_memcpy(void* to, const void* from, size_t bytes);
+void* __real_memset(void* to, int value, size_t bytes);
+bool __real__ZN5folio2os9unreserveEPvm(void* start, size_t bytes);
+bool __real__ZN5folio2os5purgeEPvm(void* start, size_t bytes);
+
+void* __wrap_memcpy(void* to, const void* from, size_t bytes) {
+  Machine::access(from, bytes, false, WHERE);
+  Machine::access(to, bytes, true, WHERE);
+  return __real_memcpy(to, from, bytes);
+}
+void* __wrap_memset(void* to, int value, size_t bytes) {
+  Machine::access(to, bytes, true, WHERE);
+  return __real_memset(to, value, bytes);
+}
+bool __wrap__ZN5folio2os9unreserveEPvm(void* start, size_t bytes) {
+  Machine::unmap(start, bytes);
+  return __real__ZN5folio2os9unreserveEPvm(start, bytes);
+}
+bool __wrap__ZN5folio2os5purgeEPvm(void* start, size_t bytes) {
+  Machine::purge(start, bytes, WHERE);
+  return __real__ZN5folio2os5purgeEPvm(start, bytes);
+}
+
+// The guards of variables that a test initializes once.
+char __tsan_atomic8_load(const volatile char* p, int) { return *p; }
+
+}  // extern "C"
