@@ -236,7 +236,7 @@ TEST(ExploreCache, OneByOne) {
   s.thread([&s] {
     Program& p = s.program[2];
     void* object = p.list[--p.count];
-    if (!cpu_cache_push_one(s.bin, object)) give_objects(s.bin, &object, 1, "explorer");
+    if (cpu_cache_push_one(s.bin, object) != Pushed::kYes) give_objects(s.bin, &object, 1, "explorer");
   });
   s.expect_sound("CPU cache: pop one, pop one, push one", {.executions = 4000});
 }
