@@ -107,6 +107,5 @@ clean:
 
 .NOTPARALLEL:
 .PHONY: help build tools try test bench peers compare install soak sanitize tsan asan clang fuzz cross musl
-.PHONY: help build tools try test bench peers compare install sanitize tsan asan clang fuzz cross musl
 .PHONY: explore mutate explorer-tests
 .PHONY: check check-house check-tidy check-shell format clean

@@ -418,7 +418,11 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   Magazine* const empty = get_empty(*cache);
   if (full != nullptr) screen(bin, full, look_closely(*cache), function);
   if (empty == nullptr) {
-    if (full != nullptr) hand_on(*cache, bin, full, function);
+    if (full != nullptr && full->count() != 0) {
+      hand_on(*cache, bin, full, function);
+    } else if (full != nullptr) {
+      put_empty(*cache, full);
+    }
     return give_objects(bin, &object, 1, function);
   }
   Slot* slot = empty->format(kMagazineObjects);

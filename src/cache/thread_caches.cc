@@ -37,7 +37,10 @@ bool take_from_gone(ThreadCache& c) {
   if (tops == nullptr || tops == sought(tops)) return false;
   // [tops] acquire: the owner was set before; pairs with thread_cache_make.
   if (!c.tops.compare_exchange(tops, sought(tops), order::acquire)) return false;
-  const bool gone = os::word_is(reinterpret_cast<const void* const*>(&tops->owner), &c) == os::Answer::kOther;
+  const os::Answer own = os::word_is(reinterpret_cast<const void* const*>(&tops->owner), &c);
+  // What cannot be read may be a stack that other threads must not (protection keys). Relaxed: it comes with the tops.
+  const bool gone =
+      own == os::Answer::kOther || (own == os::Answer::kNotThere && !os::thread_exists(c.thread.load(order::relaxed)));
   ThreadTops* now = sought(tops);
   return c.tops.compare_exchange(now, gone ? nullptr : tops, order::relaxed) && gone;  // relaxed: nothing hangs on it
 }
@@ -88,7 +91,8 @@ void thread_caches_put(ThreadCache& cache) {
 
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
-  if (alone) looking.store(false, order::relaxed);  // relaxed: whoever looked did not come along
+  // [look] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.
+  const bool free_again = !looking.exchange(true, order::acquire) || alone;
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     if (c == thread_state.cache) {
       c->thread.store(os::thread_id(), order::relaxed);  // relaxed: this thread's own
@@ -117,6 +121,7 @@ void thread_caches_after_fork(bool alone) {
     thread_cache_forget(*c, !found);
     idle_caches.push(c);
   }
+  if (free_again) looking.store(false, order::release);  // [look] release: pairs with the exchange above
   // Relaxed: a statistic. A thread that vanished while it came or went counts wrongly.
   if (alone) {
     threads.store(left, order::relaxed);  // relaxed: as above
@@ -149,7 +154,7 @@ unsigned thread_caches_find_gone(unsigned looks) {
 unsigned thread_count() { return threads.load(order::relaxed); }  // relaxed: a statistic
 
 ThreadCache* thread_caches_first() {
-  return all_thread_caches.load(order::acquire);  // [all-caches] acquire: pairs with new_cache
+  return all_thread_caches.load(order::acquire);  // [all-caches] acquire: pairs with thread_caches_get
 }
 
 namespace {

@@ -26,12 +26,12 @@ constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no sec
 constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
-constexpr unsigned kLooksAPeriod = 4;     // the housekeeper's
-constexpr unsigned kIdleTicks = 3;        // two ticks drain and purge all; then it sleeps until it is called
-constexpr uint64_t kTrustedLooks = 4;     // it is held up when it has not come for so many looks
-constexpr uint64_t kTrustedMs = 100;      // and so much more
-constexpr uint64_t kLingerMs = 20;        // before it leaves: threads may come again
-constexpr unsigned kLooksAfterRing = 4;   // the thread that rang has not ended yet
+constexpr unsigned kLooksAPeriod = 4;    // the housekeeper's
+constexpr unsigned kIdleTicks = 3;       // two ticks drain and purge all; then it sleeps until it is called
+constexpr uint64_t kTrustedLooks = 4;    // it is held up when it has not come for so many looks
+constexpr uint64_t kTrustedMs = 100;     // and so much more
+constexpr uint64_t kLingerMs = 20;       // before it leaves: threads may come again
+constexpr unsigned kLooksAfterRing = 4;  // the thread that rang has not ended yet
 constexpr unsigned kLingersMost = 16;
 constexpr uint64_t kAsleepAloneMs = 100;  // the first thread has left: the others' end is the process's
 constexpr uint64_t kRetryMs = 10000;
@@ -41,7 +41,7 @@ constinit Atomic<uint64_t> next_tick{0};
 constinit Atomic<uint64_t> no_thread_before{0};
 constinit Atomic<uint64_t> trusted_until{0};  // the housekeeper has looked by then, or it is held up
 constinit Atomic<uint64_t> next_look{0};
-constinit Atomic<bool> worked{false};  // the program has made a slow call since the housekeeper's last tick
+constinit Atomic<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
 constinit Atomic<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
 
 uint64_t period_ms() {
@@ -176,7 +176,7 @@ bool keep_time() {
     const uint64_t now = os::now_ms();
     if (now < due) continue;
     due = now + period_ms();
-    next_tick.store(due, order::relaxed);                                                   // relaxed: a time
+    next_tick.store(due, order::relaxed);  // relaxed: a time
     // Relaxed: a mark. Cleared before the tick, so that what is freed beside it keeps the housekeeper awake.
     const bool used = worked.exchange(false, order::relaxed);
     const bool busy = tick(kUnlimited) || used;

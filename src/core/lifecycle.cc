@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
+#include "space/housekeeper.h"
 
 namespace folio {
 
@@ -22,7 +23,9 @@ void complain(const char* line, size_t length) {
 // lock can be held, since there is none; what other threads were in the middle of is given up, what they cached is
 // handed on.
 void after_fork_in_child() {
-  const bool alone = os::thread_total() == 1;
+  // Where the system does not say: a thread that a handler has started has started the housekeeper too.
+  const unsigned total = os::thread_total();
+  const bool alone = total == 1 || (total == 0 && !housekeeper_is_own());
   clock_after_fork(alone);
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);

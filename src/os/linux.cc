@@ -127,8 +127,8 @@ bool move_range(char* from, char* to, size_t bytes) {
   return true;
 }
 
-// By an advice that the range has already; it may be reserved only, so nothing that charges it.
-bool is_mapped(char* address, size_t bytes) { return call(SYS_madvise, address, bytes, MADV_NOHUGEPAGE) != -ENOMEM; }
+// By an advice that changes nothing: a part may be reserved only, and is not to be charged.
+bool is_mapped(char* address, size_t bytes) { return call(SYS_madvise, address, bytes, MADV_NORMAL) != -ENOMEM; }
 
 }  // namespace
 
@@ -154,7 +154,8 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
     local[i] = {ranges[i].to, ranges[i].bytes};
     remote[i] = {const_cast<void*>(ranges[i].from), ranges[i].bytes};
   }
-  const long copied = call(SYS_process_vm_readv, call(SYS_getpid), local, count, remote, count, 0);
+  // Of this thread, not of the process: its first thread may have left, and has no memory then.
+  const long copied = call(SYS_process_vm_readv, call(SYS_gettid), local, count, remote, count, 0);
   auto left = failed(copied) ? 0 : static_cast<size_t>(copied);
   for (unsigned i = 0; i < count; ++i) {
     if (left < ranges[i].bytes) return i;
@@ -172,7 +173,8 @@ Answer word_is(const void* const* word, const void* value) {
   const uint32_t parts[] = {static_cast<uint32_t>(wanted), static_cast<uint32_t>(wanted >> 32)};
   for (const uint32_t part : parts) {
     const long result = call(SYS_futex, half, kFutexCmpRequeue, kNone, kNone, &other_place, part);
-    if (failed(result)) return result == -EAGAIN || result == -EFAULT ? Answer::kOther : Answer::kUnknown;
+    if (result == -EAGAIN) return Answer::kOther;
+    if (failed(result)) return result == -EFAULT ? Answer::kNotThere : Answer::kUnknown;
     half += sizeof part;
   }
   return Answer::kYes;
@@ -184,7 +186,7 @@ Answer copy_if_mapped(void* to, const void* from, size_t bytes) {
   const auto start = reinterpret_cast<uintptr_t>(from), last = start + bytes - kSetBytes;
   for (uintptr_t at = start;; at = last - at < page_bytes() ? last : at + page_bytes()) {
     const long result = call(SYS_rt_sigprocmask, kNoWay, at, nullptr, kSetBytes);
-    if (result != -EINVAL) return result == -EFAULT ? Answer::kOther : Answer::kUnknown;
+    if (result != -EINVAL) return result == -EFAULT ? Answer::kNotThere : Answer::kUnknown;
     if (at == last) break;
   }
   __builtin_memcpy(to, from, bytes);
@@ -341,9 +343,9 @@ namespace {
 
 void* end_process(void*) {
   constexpr unsigned kTriesMost = 1000;
-  const timespec tick{0, 1000000};
+  Atomic<uint32_t> nobody_wakes{0};
   // Its maker and the first thread, which has left and counts.
-  for (unsigned i = 0; i < kTriesMost && thread_total() > 2; ++i) call(SYS_nanosleep, &tick, nullptr);
+  for (unsigned i = 0; i < kTriesMost && thread_total() > 2; ++i) wait(nobody_wakes, 0, 1);
   pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
   return nullptr;
 }

@@ -65,9 +65,9 @@ inline bool peek(void* to, const void* from, size_t bytes) {
 }
 
 // Whether a word of this process's memory, which may be unmapped at any time, has that value; and copies 8 bytes and
-// more where nobody unmaps anything meanwhile (kOther: it is not mapped, or only a part of it). Both by system calls
-// that every filter allows. kUnknown: the system does not say.
-enum class Answer { kYes, kOther, kUnknown };
+// more where nobody unmaps anything meanwhile. Both by system calls that every filter allows. kNotThere: it is not
+// mapped, or only a part of it, or not for this thread. kUnknown: the system does not say.
+enum class Answer { kYes, kOther, kNotThere, kUnknown };
 Answer word_is(const void* const* word, const void* value);
 Answer copy_if_mapped(void* to, const void* from, size_t bytes);
 
