@@ -88,11 +88,10 @@ function(folio_shared_library name output)
                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
-# Three files are other ones in the shared library. In it alone, operator new looks for a C++ library that came late, and
-# pthread_create for the next one: a static link has none, and would warn of dlopen. And in shared libraries the chunk
-# table is readable only from the start; glibc's loader can do that, musl's knows writable zero-filled data only, as the
-# kernel does for programs.
-# And linkers that know the script: not gold, nor mold.
+# Three files are other ones in the shared library. In it alone, operator new looks for a C++ library that came late,
+# and pthread_create for the next one: a static link has none, and would warn of dlopen. And in shared libraries the
+# chunk table is readable only from the start; glibc's loader can do that, musl's knows writable zero-filled data only,
+# as the kernel does for programs. And linkers that know the script: not gold, nor mold.
 check_symbol_exists(__GLIBC__ stdlib.h FOLIO_GLIBC)
 separate_arguments(linker_flags UNIX_COMMAND "${CMAKE_C_FLAGS} ${CMAKE_SHARED_LINKER_FLAGS}")
 execute_process(COMMAND ${CMAKE_C_COMPILER} ${linker_flags} -Wl,--version OUTPUT_VARIABLE linker ERROR_QUIET)

@@ -120,8 +120,8 @@ void thread_cache_look(const char* function);
 void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_end(void* value);
 
-// Of a cache whose thread is gone: its room, and the empty magazines that it had, which may be half changed. `lost`: what
-// it had in use is lost; what it had claimed from the pool stays claimed then, so that a program that loses thread
+// Of a cache whose thread is gone: its room, and the empty magazines that it had, which may be half changed. `lost`:
+// what it had in use is lost; what it had claimed from the pool stays claimed then, so that a program that loses thread
 // after thread loses little with each.
 void thread_cache_forget(ThreadCache& cache, bool lost);
 

@@ -29,9 +29,9 @@ ThreadTops* without_mark(ThreadTops* tops) {
 // [tops] acquire: pairs with thread_cache_make.
 ThreadTops* tops_of(const ThreadCache& c) { return without_mark(c.tops.load(order::acquire)); }
 
-// Whether a cache's thread is gone; the cache is the caller's then. The odd address, which only the one who looks writes,
-// says that it still is the same thread's life: one that ends in the ordinary way, or another that gets the cache,
-// writes there.
+// Whether a cache's thread is gone; the cache is the caller's then. The odd address, which only the one who looks
+// writes, says that it still is the same thread's life: one that ends in the ordinary way, or another that gets the
+// cache, writes there.
 bool take_from_gone(ThreadCache& c) {
   ThreadTops* tops = c.tops.load(order::relaxed);  // relaxed: the compare_exchange decides
   if (tops == nullptr || tops == sought(tops)) return false;

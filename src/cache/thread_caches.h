@@ -15,8 +15,8 @@ extern Atomic<ThreadCache*> all_thread_caches;
 ThreadCache* thread_caches_get();
 void thread_caches_put(ThreadCache& cache);
 
-// In the child of a fork: hands on what the threads that are gone had cached. `alone`: no other thread runs yet. One may
-// where a handler of the program's has started it.
+// In the child of a fork: hands on what the threads that are gone had cached. `alone`: no other thread runs yet. One
+// may where a handler of the program's has started it.
 void thread_caches_after_fork(bool alone);
 
 // Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's

@@ -46,8 +46,8 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   }
   if (zeroed) {
     const size_t used = size < block->touched_bytes ? size : block->touched_bytes;
-    // Of an array of which most is untouched anyway the rest goes too: it may be as sparse (100 MiB of which one byte in
-    // each MiB is written, by turns: 2048 page faults in place of 8).
+    // Of an array of which most is untouched anyway the rest goes too: it may be as sparse (100 MiB of which one byte
+    // in each MiB is written, by turns: 2048 page faults in place of 8).
     if (used > size / 2 || !purge_pages(block->base, used)) zero_pages(block->base, used);
   }
   clock_after_large_call();

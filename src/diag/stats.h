@@ -16,8 +16,8 @@ struct BinStats {
   uint64_t resident;  // bytes that may be resident
   uint64_t dirty;     // of these, bytes of free folios or large objects
 };
-// What the magazines that threads use hold of each bin: looked at once for all bins, as that takes system calls. No more
-// than this lies on the stack, which may be a small one.
+// What the magazines that threads use hold of each bin: looked at once for all bins, as that takes system calls. No
+// more than this lies on the stack, which may be a small one.
 struct InThreads {
   InThreads();
   uint64_t objects[kBins] = {};

@@ -95,8 +95,8 @@ void create_threads_by(CreateThread* create);
 // scheduling class, whatever its maker has. False if there can be none. Not in a signal handler.
 bool start_thread(void (*main)(void*), void* argument);
 
-// For a thread of start_thread that is about to leave as the last one: the libc would end the process on it, with all the
-// program's exit handlers. Starts an ordinary thread, with the libc's stack and the signals of whoever called
+// For a thread of start_thread that is about to leave as the last one: the libc would end the process on it, with all
+// the program's exit handlers. Starts an ordinary thread, with the libc's stack and the signals of whoever called
 // start_thread, which waits until it is the last. Where there can be none, the caller gets these signals.
 void leave_to_ordinary_thread();
 

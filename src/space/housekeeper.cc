@@ -6,8 +6,8 @@ namespace folio {
 
 namespace {
 
-// The word: | process : 29 | state : 3 |. Whose housekeeper it is lies in the same word, so that of two that start one at
-// once the second one sees the first, and a copy of the process sees that its own did not come along.
+// The word: | process : 29 | state : 3 |. Whose housekeeper it is lies in the same word, so that of two that start one
+// at once the second one sees the first, and a copy of the process sees that its own did not come along.
 enum : uint32_t { kNone, kAtWork, kResting, kAsleep, kLingering, kCalled, kRung };
 constexpr uint32_t kStateMask = 7, kProcessShift = 3;
 constinit Atomic<uint32_t> word{kNone};

@@ -119,7 +119,7 @@ def main() -> int:
     at_least_two = sum(r.complete >= 2 for r in results)
     print(f"{at_least_two} of {len(results)} scenarios complete to two preemptions")
     if failures:
-        print('Next: FOLIO_SCHEDULE="..." build/tests/stress_explorer_NAME_explore_test --gtest_filter=TEST (see above)')
+        print('Next: FOLIO_SCHEDULE="..." build/tests/stress_explorer_NAME_explore_test --gtest_filter=TEST (above)')
     elif odd:
         print("Next: make explore (writes the table anew)")
     else:

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "unit/child.h"
+#include "unit/os/reserved.h"
 #include "unit/stderr_capture.h"
 #include "unit/support.h"
 
@@ -24,33 +25,6 @@ using namespace folio;
 using namespace folio_test;
 
 namespace {
-
-const size_t page = os::page_bytes();
-
-// A reservation that ends with the test, all of it committed.
-class Reserved {
- public:
-  explicit Reserved(size_t bytes, size_t alignment = page)
-      : at_(static_cast<char*>(os::reserve(bytes, alignment))), bytes_(bytes) {
-    EXPECT_TRUE(os::commit(at_, bytes));
-  }
-  ~Reserved() {
-    if (at_ != nullptr && !leaked_) munmap(at_, bytes_);
-  }
-  Reserved(const Reserved&) = delete;
-  Reserved& operator=(const Reserved&) = delete;
-  char* at() const { return at_; }
-  // Makes a hole. The rest then stays for good: the destructor could unmap what others have put into the hole.
-  void unmap(size_t from, size_t bytes) {
-    EXPECT_EQ(munmap(at_ + from, bytes), 0);
-    leaked_ = true;
-  }
-
- private:
-  char* at_;
-  size_t bytes_;
-  bool leaked_ = false;
-};
 
 size_t mapped_bytes() {
   std::ifstream statm("/proc/self/statm");
@@ -318,94 +292,6 @@ TEST(Os, MovePagesTellsWhenTheTargetIsNotMapped) {
   const Moved moved = move_pages(from, to, 128 * page, 128 * page);
   EXPECT_EQ(moved.bytes, 0u);
   EXPECT_TRUE(moved.destroyed);
-}
-
-TEST(Os, PeekReadsWhatIsMappedAndOnlyThat) {
-  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
-  Reserved space(3 * page);
-  memset(space.at(), 42, 3 * page);
-  space.unmap(2 * page, page);
-  std::vector<char> copy(2 * page);
-  ASSERT_TRUE(os::peek(copy.data(), space.at(), 2 * page));
-  EXPECT_EQ(copy, std::vector<char>(2 * page, 42));
-  errno = 0;
-  EXPECT_FALSE(os::peek(copy.data(), space.at() + 2 * page, 1));
-  EXPECT_FALSE(os::peek(copy.data(), space.at() + page + 1, page)) << "the last byte is not mapped";
-  EXPECT_FALSE(os::peek(copy.data(), nullptr, 8));
-  EXPECT_FALSE(os::peek(copy.data(), reinterpret_cast<void*>(uintptr_t{0xffff800000000000}), 8));
-  ASSERT_EQ(mprotect(space.at(), page, PROT_NONE), 0);
-  EXPECT_FALSE(os::peek(copy.data(), space.at(), 1));
-  EXPECT_EQ(errno, 0);
-}
-
-TEST(Os, PeekSaysWhatWasCopiedOfSeveral) {
-  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
-  Reserved space(2 * page);
-  memset(space.at(), 42, 2 * page);
-  space.unmap(page, page);
-  char first[16], second[16];
-  const os::PeekRange good = {first, space.at(), 16}, bad = {second, space.at() + page, 16};
-  const os::PeekRange cut = {second, space.at() + page - 8, 16};
-  const auto copied = [](os::PeekRange a, os::PeekRange b) {
-    const os::PeekRange both[] = {a, b};
-    return os::peek_some(both, 2);
-  };
-  errno = 0;
-  EXPECT_EQ(copied(good, good), 2u);
-  EXPECT_EQ(first[15], 42);
-  EXPECT_EQ(copied(good, bad), 1u);
-  EXPECT_EQ(copied(good, cut), 1u);
-  EXPECT_EQ(copied(bad, good), 0u);
-  EXPECT_EQ(os::peek_some(&good, 1), 1u);
-  EXPECT_EQ(os::peek_some(&good, 0), 0u);
-  EXPECT_EQ(errno, 0);
-}
-
-TEST(Os, CopiesWhatIsMapped) {
-  Reserved space(4 * page);
-  memset(space.at(), 42, 3 * page);
-  space.unmap(3 * page, page);
-  std::vector<char> copy(3 * page);
-  errno = 0;
-  ASSERT_EQ(os::copy_if_mapped(copy.data(), space.at(), 3 * page), os::Answer::kYes);
-  EXPECT_EQ(copy, std::vector<char>(3 * page, 42));
-  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + 3 * page - 8, 8), os::Answer::kYes);
-  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + 3 * page, 8), os::Answer::kNotThere);
-  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + page + 8, 2 * page), os::Answer::kNotThere) << "its last page";
-  EXPECT_NE(os::copy_if_mapped(copy.data(), nullptr, 8), os::Answer::kYes);
-  EXPECT_EQ(errno, 0);
-}
-
-TEST(Os, ComparesAWordThatMayBeUnmapped) {
-  Reserved space(2 * page);
-  auto** words = reinterpret_cast<void**>(space.at());
-  void* const value = space.at() + 5;
-  words[0] = value;
-  words[1] = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(value) ^ (uint64_t{1} << 40));
-  words[page / sizeof(void*)] = value;
-  space.unmap(page, page);
-  errno = 0;
-  EXPECT_EQ(os::word_is(words, value), os::Answer::kYes);
-  EXPECT_EQ(os::word_is(words, space.at() + 6), os::Answer::kOther);
-  EXPECT_EQ(os::word_is(words + 1, value), os::Answer::kOther) << "its upper half";
-  EXPECT_EQ(os::word_is(words + page / sizeof(void*), value), os::Answer::kNotThere) << "not mapped";
-  EXPECT_EQ(os::word_is(nullptr, nullptr), os::Answer::kNotThere);
-  EXPECT_EQ(errno, 0);
-}
-
-TEST(Os, ThreadsHaveNumbersWhileTheyLive) {
-  const uint32_t mine = os::thread_id();
-  EXPECT_EQ(mine, os::thread_id());
-  EXPECT_TRUE(os::thread_exists(mine));
-  uint32_t other = 0;
-  std::thread([&] {
-    other = os::thread_id();
-    EXPECT_TRUE(os::thread_exists(other));
-    EXPECT_TRUE(os::thread_exists(mine));
-  }).join();
-  EXPECT_NE(other, mine);
-  for (int i = 0; i < 10000 && os::thread_exists(other); ++i) usleep(1000);  // the join may be a moment before its end
-  EXPECT_FALSE(os::thread_exists(other));
 }
 
 TEST(Os, CpuIsASmallNumberInEveryThread) {

@@ -62,31 +62,6 @@ TEST_F(Large, AlignedToAsMuchAsAChunk) {
   }
 }
 
-// A thread that stops for ever while it lowers the hint of the longest free run hides what others free meanwhile.
-TEST_F(Large, WhatAHintHidesComesToLight) {
-  const std::vector<char*> objects = row({40, 1, 40, 1});
-  EXPECT_TRUE(large_free(objects[0]));
-  EXPECT_TRUE(large_free(objects[2]));
-  unsigned count = 0;
-  for (Field* f = fields.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed), ++count) {
-    f->longest.store(0, order::relaxed);
-  }
-  const uint64_t reserved = large_stats().reserved;
-  std::vector<char*> found;
-  for (unsigned i = 0; i <= count; ++i) found.push_back(alloc_steps(40));
-  EXPECT_LE(large_stats().reserved, reserved + kFieldBytesMost) << "found before many fields are opened";
-  EXPECT_EQ(std::count(found.begin(), found.end(), objects[0]), 1);
-  for (Field* f = fields.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed)) {
-    f->longest.store(0, order::relaxed);
-  }
-  for (char* object : found) EXPECT_TRUE(large_free(object));
-  for (unsigned i = 0; i <= count + 1; ++i) {
-    void* const whole = large_alloc(kLargeMost, 1, false, false);
-    if (whole != nullptr) EXPECT_TRUE(large_free(whole));
-  }
-  free_all({objects[1], objects[3]});
-}
-
 TEST_F(Large, EveryAddressFindsItsObject) {
   const std::vector<char*> objects = row({3, 1, 200});
   for (char* object : objects) {

@@ -1,0 +1,102 @@
+// Memory that may be unmapped at any time, and threads that may be gone: what os.h can tell of them.
+#include <errno.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "unit/os/reserved.h"
+#include "unit/support.h"
+
+using namespace folio_test;
+
+namespace {
+
+TEST(Os, PeekReadsWhatIsMappedAndOnlyThat) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  Reserved space(3 * page);
+  memset(space.at(), 42, 3 * page);
+  space.unmap(2 * page, page);
+  std::vector<char> copy(2 * page);
+  ASSERT_TRUE(os::peek(copy.data(), space.at(), 2 * page));
+  EXPECT_EQ(copy, std::vector<char>(2 * page, 42));
+  errno = 0;
+  EXPECT_FALSE(os::peek(copy.data(), space.at() + 2 * page, 1));
+  EXPECT_FALSE(os::peek(copy.data(), space.at() + page + 1, page)) << "the last byte is not mapped";
+  EXPECT_FALSE(os::peek(copy.data(), nullptr, 8));
+  EXPECT_FALSE(os::peek(copy.data(), reinterpret_cast<void*>(uintptr_t{0xffff800000000000}), 8));
+  ASSERT_EQ(mprotect(space.at(), page, PROT_NONE), 0);
+  EXPECT_FALSE(os::peek(copy.data(), space.at(), 1));
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, PeekSaysWhatWasCopiedOfSeveral) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  Reserved space(2 * page);
+  memset(space.at(), 42, 2 * page);
+  space.unmap(page, page);
+  char first[16], second[16];
+  const os::PeekRange good = {first, space.at(), 16}, bad = {second, space.at() + page, 16};
+  const os::PeekRange cut = {second, space.at() + page - 8, 16};
+  const auto copied = [](os::PeekRange a, os::PeekRange b) {
+    const os::PeekRange both[] = {a, b};
+    return os::peek_some(both, 2);
+  };
+  errno = 0;
+  EXPECT_EQ(copied(good, good), 2u);
+  EXPECT_EQ(first[15], 42);
+  EXPECT_EQ(copied(good, bad), 1u);
+  EXPECT_EQ(copied(good, cut), 1u);
+  EXPECT_EQ(copied(bad, good), 0u);
+  EXPECT_EQ(os::peek_some(&good, 1), 1u);
+  EXPECT_EQ(os::peek_some(&good, 0), 0u);
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, CopiesWhatIsMapped) {
+  Reserved space(4 * page);
+  memset(space.at(), 42, 3 * page);
+  space.unmap(3 * page, page);
+  std::vector<char> copy(3 * page);
+  errno = 0;
+  ASSERT_EQ(os::copy_if_mapped(copy.data(), space.at(), 3 * page), os::Answer::kYes);
+  EXPECT_EQ(copy, std::vector<char>(3 * page, 42));
+  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + 3 * page - 8, 8), os::Answer::kYes);
+  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + 3 * page, 8), os::Answer::kNotThere);
+  EXPECT_EQ(os::copy_if_mapped(copy.data(), space.at() + page + 8, 2 * page), os::Answer::kNotThere) << "its last page";
+  EXPECT_NE(os::copy_if_mapped(copy.data(), nullptr, 8), os::Answer::kYes);
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, ComparesAWordThatMayBeUnmapped) {
+  Reserved space(2 * page);
+  auto** words = reinterpret_cast<void**>(space.at());
+  void* const value = space.at() + 5;
+  words[0] = value;
+  words[1] = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(value) ^ (uint64_t{1} << 40));
+  words[page / sizeof(void*)] = value;
+  space.unmap(page, page);
+  errno = 0;
+  EXPECT_EQ(os::word_is(words, value), os::Answer::kYes);
+  EXPECT_EQ(os::word_is(words, space.at() + 6), os::Answer::kOther);
+  EXPECT_EQ(os::word_is(words + 1, value), os::Answer::kOther) << "its upper half";
+  EXPECT_EQ(os::word_is(words + page / sizeof(void*), value), os::Answer::kNotThere) << "not mapped";
+  EXPECT_EQ(os::word_is(nullptr, nullptr), os::Answer::kNotThere);
+  EXPECT_EQ(errno, 0);
+}
+
+TEST(Os, ThreadsHaveNumbersWhileTheyLive) {
+  const uint32_t mine = os::thread_id();
+  EXPECT_EQ(mine, os::thread_id());
+  EXPECT_TRUE(os::thread_exists(mine));
+  uint32_t other = 0;
+  std::thread([&] {
+    other = os::thread_id();
+    EXPECT_TRUE(os::thread_exists(other));
+    EXPECT_TRUE(os::thread_exists(mine));
+  }).join();
+  EXPECT_NE(other, mine);
+  for (int i = 0; i < 10000 && os::thread_exists(other); ++i) usleep(1000);  // the join may be a moment before its end
+  EXPECT_FALSE(os::thread_exists(other));
+}
+
+}  // namespace
