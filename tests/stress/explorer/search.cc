@@ -263,9 +263,10 @@ void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& o
 // executions, and to three preemptions at least.
 Limits deeper(Limits limits) {
   const char* const seconds = getenv("FOLIO_EXPLORE_SECONDS");
-  if (seconds == nullptr || !limits.reduce) return limits;
+  if (seconds == nullptr || !limits.deepens) return limits;
   limits.seconds = atof(seconds);
   limits.executions = ~uint64_t{0};
+  limits.random = std::min(limits.random, uint64_t{100});
   limits.preemptions = std::max(limits.preemptions, 3u);
   return limits;
 }

@@ -15,6 +15,7 @@ struct Limits {
   uint64_t executions = 10000;  // of the depth-first search
   uint64_t random = 500;        // executions after it
   double seconds = 0;           // 0: as long as it takes
+  bool deepens = true;          // by request: see explore.py
   bool reduce = true;           // leave out what has an equal; not for a test of the explorer itself
 };
 

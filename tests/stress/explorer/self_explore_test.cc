@@ -467,7 +467,8 @@ TEST(ExplorerReduction, LosesNoOutcome) {
     };
     const auto collect = [&](bool reduce) {
       outcomes.clear();
-      const Limits limits = {.preemptions = 2, .stale = 1, .executions = ~uint64_t{0}, .random = 0, .reduce = reduce};
+      const Limits limits = {
+          .preemptions = 2, .stale = 1, .executions = ~uint64_t{0}, .random = 0, .deepens = false, .reduce = reduce};
       EXPECT_EQ(explore(machine, plan, limits).failure, "");
       std::sort(outcomes.begin(), outcomes.end());
       outcomes.erase(std::unique(outcomes.begin(), outcomes.end()), outcomes.end());
