@@ -55,16 +55,19 @@ def run(program: Path, test: str, seconds: float) -> tuple[list[Result], str]:
     """What a test reached, and its output if it failed."""
     with tempfile.NamedTemporaryFile("r") as results:
         environment = {**os.environ, "FOLIO_EXPLORE_SECONDS": str(seconds), "FOLIO_EXPLORE_RESULTS": results.name}
-        done = subprocess.run([program, f"--gtest_filter={test}"], env=environment, capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run(
+            [program, f"--gtest_filter={test}"], env=environment, capture_output=True, text=True, check=False
+        )
         rows = [line.rstrip("\n").split("\t") for line in results]
     found = [Result(row[0], row[1], *(int(n) for n in row[2:])) for row in rows]
     return found, done.stdout + done.stderr if done.returncode != 0 else ""
 
 
 def table(results: list[Result]) -> str:
-    lines = ["| scenario | threads | points | preemptions, complete | stale reads | executions |\n",
-             "| --- | --- | --- | --- | --- | --- |\n"]
+    lines = [
+        "| scenario | threads | points | preemptions, complete | stale reads | executions |\n",
+        "| --- | --- | --- | --- | --- | --- |\n",
+    ]
     for r in results:
         complete = str(r.complete) if r.complete >= 0 else "none"
         lines.append(f"| {r.what} | {r.threads} | {r.points} | {complete} | {r.stale} | {r.executions} |\n")
