@@ -37,9 +37,16 @@ Function* next(Atomic<Function*>& known, const char* name) {
   return found;
 }
 
-bool in_one_library(const void* a, const void* b) {
+// _dl_find_object (glibc 2.35) takes a fiftieth of the time of two dladdr, which had doubled what a short program's start
+// costs.
+bool in_one_library(void* a, void* b) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+  dl_find_object of_a, of_b;
+  return _dl_find_object(a, &of_a) == 0 && _dl_find_object(b, &of_b) == 0 && of_a.dlfo_link_map == of_b.dlfo_link_map;
+#else
   Dl_info of_a, of_b;
   return dladdr(a, &of_a) != 0 && dladdr(b, &of_b) != 0 && of_a.dli_fbase == of_b.dli_fbase;
+#endif
 }
 
 // The libc's own. Mostly that is what comes next, which costs less to see than to open the libc.

@@ -197,11 +197,13 @@ bool sleep() {
   return true;
 }
 
-// The program goes on as one that never had threads: within the bound, and with nothing to pass between them.
+// The program goes on as one that never had threads. It may be quiet from now on, with nobody to keep time: what its
+// threads have left goes now.
 void hand_over() {
   set_timekeeper(false);
+  cpu_caches_trim(true);
   depot_trim(true);
-  if (const size_t excess = learn_excess()) purge_everything(PurgeWhich::kAll, excess);
+  purge_everything(PurgeWhich::kAll, kUnlimited);
 }
 
 bool is_worth_a_thread() {
