@@ -373,7 +373,8 @@ TEST_F(Huge, OnlyWhatTheProgramMayUseIsCommitted) {
   EXPECT_EQ(block->reserved_bytes, 16 * kMiB);
   EXPECT_EQ(block->committed_bytes, 9 * kMiB);
   EXPECT_TRUE(huge_resize(block, 12 * kMiB));
-  EXPECT_EQ(block->committed_bytes, 12 * kMiB);
+  EXPECT_GE(block->committed_bytes, 12 * kMiB);
+  EXPECT_LE(block->committed_bytes, 12 * kMiB + 12 * kMiB / 8) << "what grows is likely to grow on";
   memset(block->base + 9 * kMiB, 1, 3 * kMiB);
   huge_free(block);
 }
