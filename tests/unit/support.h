@@ -68,6 +68,11 @@ inline bool residency(const void* address, size_t bytes, unsigned char* pages) {
 
 inline void sleep_ms(unsigned ms) { usleep(ms * 1000); }
 
+// Programs of another processor run under an emulator, which has threads of its own and answers some calls itself.
+#if defined(FOLIO_TEST_EMULATOR)
+inline constexpr bool kEmulated = sizeof FOLIO_TEST_EMULATOR > 1;
+#endif
+
 // Whether this process may read itself through the kernel. Not under qemu-user, which lacks the call, nor under some
 // filters.
 inline bool can_peek() {

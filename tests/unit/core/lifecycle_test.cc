@@ -79,6 +79,7 @@ TEST(Lifecycle, AChildOfOneThreadGoesOn) {
 }
 
 TEST(Lifecycle, AChildOfManyThreadsGoesOnAndLosesLittle) {
+  if (kEmulated) GTEST_SKIP() << "the emulator's threads make the child look as if a handler had started some";
   std::atomic<bool> stop{false};
   std::atomic<unsigned> ready{0};
   std::vector<std::thread> threads;
