@@ -73,6 +73,13 @@ inline void sleep_ms(unsigned ms) { usleep(ms * 1000); }
 inline constexpr bool kEmulated = sizeof FOLIO_TEST_EMULATOR > 1;
 #endif
 
+// ThreadSanitizer has a thread of its own, and starts none in the child of a process of several threads.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
 // Whether this process may read itself through the kernel. Not under qemu-user, which lacks the call, nor under some
 // filters.
 inline bool can_peek() {

@@ -444,6 +444,7 @@ TEST(Os, TheFirstThreadIsKnown) {
 
 TEST(Os, TheFirstThreadHasLeftAfterPthreadExit) {
   if (kEmulated) GTEST_SKIP() << "an emulator answers by itself what file it runs";
+  if (kThreadSanitizer) GTEST_SKIP() << "it has a thread of its own";
   const int result = in_child([] {
     if (os::thread_total() == 0) return kCannot;
     if (os::first_thread_left()) return kFailed;
