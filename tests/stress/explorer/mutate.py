@@ -34,7 +34,7 @@ CALL = re.compile(r"\b(load|store|exchange|compare_exchange|fetch_\w+)\(")
 ORDER = re.compile(r"\border::(relaxed|acquire|release|acq_rel|seq_cst)\b")
 UNSEEN = re.compile(r"\bunseen: ")
 NEAR = 3
-TEST_SECONDS = 900
+TEST_SECONDS = 120
 SCENARIO_SECONDS = "3"
 
 WEAKER = {
