@@ -187,8 +187,9 @@ class SomeTops {
     }
     Copy& copy = copies_[n_];
     caches_[n_] = &c;
-    ranges_[2 * n_] = {copy.top, tops->top, sizeof copy.top};
-    ranges_[2 * n_ + 1] = {&copy.owner, &tops->owner, sizeof copy.owner};
+    os::PeekRange* const ranges = ranges_ + size_t{2} * n_;
+    ranges[0] = {copy.top, tops->top, sizeof copy.top};
+    ranges[1] = {&copy.owner, &tops->owner, sizeof copy.owner};
     if (++n_ == kMost) count_all();
   }
 
@@ -204,7 +205,7 @@ class SomeTops {
   }
   void count_all() {
     for (unsigned from = 0; from < n_;) {
-      const unsigned end = from + os::peek_some(ranges_ + 2 * from, 2 * (n_ - from)) / 2;
+      const unsigned end = from + os::peek_some(ranges_ + size_t{2} * from, 2 * (n_ - from)) / 2;
       for (; from < end; ++from) {
         if (copies_[from].owner == caches_[from]) count(copies_[from].top);
       }
