@@ -108,7 +108,7 @@ const char* kind_in(Descriptor& d, uintptr_t address) {
   const auto word = static_cast<unsigned>((address - reinterpret_cast<uintptr_t>(d.words())) / sizeof(Word));
   const unsigned hints = 3 * d.hint_words();
   if (word < hints) return "hints";
-  return word < hints + 2 * d.residency_words() ? "residency" : "occupancy";
+  return word < hints + 3 * kPageWords ? "residency" : "occupancy";
 }
 
 Range at(uintptr_t address) {

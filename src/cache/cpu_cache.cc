@@ -410,7 +410,7 @@ uint64_t cpu_caches_pin() {
     for (unsigned i = 1; i < kBins; ++i) {
       const BinInfo& info = info_of(bin_id(i));
       const uint64_t objects = cache->lists[i].objects.load(order::relaxed);  // relaxed: a guess
-      bytes += objects * info.size * (info.tracks_objects ? 1 : kFolioObjects);
+      bytes += objects * (info.size + os::page_bytes());
     }
   }
   return bytes;

@@ -22,6 +22,7 @@ inline constexpr unsigned kChunkShift = 21;
 inline constexpr size_t kChunkBytes = size_t{1} << kChunkShift;
 inline constexpr unsigned kFolioObjects = 64;
 inline constexpr size_t kPageBytesLeast = 4096;  // the real page size is read at run time and is a multiple of this
+inline constexpr unsigned kPageWords = kChunkBytes / kPageBytesLeast / 64;  // with a bit for each page of a chunk
 
 // The first object of a chunk lies up to 15 pages into it, by the chunk's number. If it lay at the start, the first
 // pages of all bins, the busiest ones of a small heap, would share a set of a data TLB that is addressed as those of
@@ -78,7 +79,6 @@ struct BinInfo {
   uint16_t folios;                  // in a chunk
   uint8_t natural_shift;            // objects are aligned to 2^this by their size alone; at most 21
   uint8_t magazine_most;            // the most objects a magazine holds
-  bool tracks_objects;              // residency is known for each object, not for each purge unit
   uint16_t words_before_occupancy;  // in a chunk's descriptor (folio/descriptor.h)
 };
 
@@ -88,7 +88,6 @@ inline constexpr uint32_t kMagazineBytesMost = 66 * 1024;  // of objects in one 
 namespace sizes {
 
 constexpr unsigned hint_words(const BinInfo& info) { return (info.folios + 63u) / 64u; }
-constexpr unsigned residency_words(const BinInfo& info) { return info.tracks_objects ? info.folios : hint_words(info); }
 
 constexpr BinInfo make_info(uint32_t size) {
   BinInfo info{};
@@ -101,8 +100,7 @@ constexpr BinInfo make_info(uint32_t size) {
   info.natural_shift = static_cast<uint8_t>(lowest_bit(size));
   const uint32_t fit = kMagazineBytesMost / size;
   info.magazine_most = static_cast<uint8_t>(fit < kMagazineObjects ? fit : kMagazineObjects);
-  info.tracks_objects = size >= kPageBytesLeast;
-  info.words_before_occupancy = static_cast<uint16_t>(3 * hint_words(info) + 2 * residency_words(info));
+  info.words_before_occupancy = static_cast<uint16_t>(3 * hint_words(info) + 3 * kPageWords);
   return info;
 }
 

@@ -49,12 +49,10 @@ uint64_t period_ms() {
   return half < 10 ? 10 : half;
 }
 
-size_t purge_everything(PurgeWhich which, size_t most_bytes) {
-  const uint64_t refusals = purge_refusals();
-  size_t purged = purge_bins(which, most_bytes);
-  if (purged < most_bytes) purged += large_purge(which == PurgeWhich::kAll, most_bytes - purged);
-  if (purged < most_bytes) purged += huge_purge(which == PurgeWhich::kAll, most_bytes - purged);
-  note_pass(purged == 0 && purge_refusals() != refusals);
+size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift) {
+  size_t purged = purge_bins(which, most_bytes, worth_shift);
+  if (purged < most_bytes) purged += large_purge(which != PurgeWhich::kAged, most_bytes - purged);
+  if (purged < most_bytes) purged += huge_purge(which != PurgeWhich::kAged, most_bytes - purged);
   return purged;
 }
 
@@ -255,6 +253,14 @@ void note_work() {
   if (!worked.load(order::relaxed)) worked.store(true, order::relaxed);  // relaxed: a mark
 }
 
+// What is dirty now goes next time, unless it is used until then. Rejected: to purge anything at once, by which a program
+// with 64 buffers of up to 1 MiB touched new pages at every turn.
+size_t second_chance(size_t excess, size_t most_bytes, unsigned worth_shift) {
+  age_everything();
+  if (excess <= kExcessMost && options.decay != 0) return 0;
+  return purge_everything(PurgeWhich::kNow, most_bytes, worth_shift);
+}
+
 FOLIO_NOINLINE void keep_bound() {
   note_work();
   call_if_asleep();
@@ -265,15 +271,12 @@ FOLIO_NOINLINE void keep_bound() {
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t wanted = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   const size_t most = options.decay == 0 ? excess : wanted;  // without decay, all of it by the call that frees
-  const size_t aged = purge_everything(PurgeWhich::kAged, most);
-  if (aged != 0) note_purged_to_bound();
-  if (aged >= most) return;
-  // A second chance: what is dirty now goes next time, unless it is used until then. Rejected: to purge anything at
-  // once, by which a program with 64 buffers of up to 1 MiB touched new pages at every turn.
-  age_everything();
-  if (excess > kExcessMost || options.decay == 0) {
-    if (purge_everything(PurgeWhich::kAll, most - aged) != 0) note_purged_to_bound();
-  }
+  // Without decay all goes at once, and page by page.
+  const unsigned worth = options.decay == 0 ? kChunkShift : kWorthACall;
+  size_t purged = purge_everything(PurgeWhich::kAged, most, worth);
+  if (purged < most) purged += second_chance(excess, most - purged, worth);
+  if (purged != 0) note_purged_to_bound();
+  note_pass(purged == 0);
 }
 
 }  // namespace

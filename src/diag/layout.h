@@ -6,7 +6,7 @@
 
 namespace folio {
 
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 
 struct Layout {
   char magic[8];     // "FolioLay"
@@ -24,7 +24,7 @@ struct Layout {
   uint32_t thread_cache_bytes, thread_cache_next_offset, thread_cache_tops_offset;
   uint32_t cpu_cache_count, cpu_cache_lists_offset, cpu_list_bytes, cpu_list_objects_offset, depot_bin_bytes;
   uint32_t bin_info_size_offset, bin_info_objects_offset, bin_info_folios_offset;
-  uint32_t bin_info_tracks_objects_offset, magazine_link_offset, stack_tag_bits;
+  uint32_t page_words, magazine_link_offset, stack_tag_bits;
   uint32_t resident_offset, dirty_offset, purged_offset, purge_calls_offset;
   uint32_t code_large, granule_shift;
   const void *fields;

@@ -18,21 +18,14 @@ namespace folio {
 namespace {
 
 void add_chunk(Descriptor& d, BinStats& s) {
-  const BinInfo& info = d.info();
-  const unsigned shift = unit_shift(info);
   ++s.chunks;
-  for (unsigned folio = 0; folio < info.folios; ++folio) {
-    const uint64_t word = d.occupancy(folio).load(order::relaxed);  // relaxed: a picture of a moving thing
-    s.taken += popcount(word);
-    if (info.tracks_objects) {
-      const uint64_t resident = d.resident(folio).load(order::relaxed);  // relaxed: as above
-      s.resident += uint64_t{popcount(resident)} * info.size;
-      s.dirty += uint64_t{popcount(resident & ~word)} * info.size;
-      // relaxed: too
-    } else if ((d.resident((folio >> shift) / 64).load(order::relaxed) >> (folio >> shift) % 64 & 1) != 0) {
-      s.resident += uint64_t{info.size} * kFolioObjects;
-      if (word == 0) s.dirty += uint64_t{info.size} * kFolioObjects;
-    }
+  // Relaxed, all of them: a picture of a moving thing.
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    s.taken += popcount(d.occupancy(folio).load(order::relaxed));  // relaxed: see above
+  }
+  for (unsigned w = 0; w < kPageWords; ++w) {
+    s.resident += uint64_t{popcount(d.resident(w).load(order::relaxed))} * os::page_bytes();  // relaxed: see above
+    s.dirty += uint64_t{popcount(d.dirty(w).load(order::relaxed))} * os::page_bytes();        // relaxed: see above
   }
 }
 

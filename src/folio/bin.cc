@@ -6,6 +6,7 @@
 #include "folio/bin.h"
 
 #include "config/options.h"
+#include "folio/commit.h"
 #include "folio/residency.h"
 #include "folio/watch.h"
 #include "os/os.h"
@@ -29,20 +30,21 @@ uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
 
 namespace {
 
-int64_t bytes_of(unsigned objects, const BinInfo& info) { return int64_t{objects} * info.size; }
-
 // *refused: it has room, but the kernel no memory for it.
 unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want, bool* zero,
                          bool* refused) {
   Word& word = d.occupancy(folio);
   const uint64_t valid = d.valid(folio);
   const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides
-  uint64_t choice = fullness_of(now, valid) == looked_like ? lowest_bits(valid & ~now, want) : 0;
-  if (choice == 0) {
+  const uint64_t free = fullness_of(now, valid) == looked_like ? valid & ~now : 0;
+  if (free == 0) {
     lower_folio(d, folio, looked_like);
     return 0;
   }
-  choice = commit_objects(d, folio, choice);
+  // What a purge has left of it first; of objects of a page and more, that was looked for before.
+  const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(d.info());
+  const uint64_t there = purged ? resident_objects(d, folio, free, want) : 0;
+  const uint64_t choice = commit_objects(d, folio, lowest_bits(there != 0 ? there : free, want));
   if (choice == 0) {
     *refused = true;
     return 0;
@@ -51,18 +53,12 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, vo
   const uint64_t mine = choice & ~before;
   if (fullness_of(before | choice, valid) != looked_like) lower_folio(d, folio, looked_like);
   if (mine == 0) return 0;
-  uint64_t fresh = 0;
-  if (d.info().tracks_objects) {
-    fresh = note_taken_objects(d, folio, mine);
-  } else if (before == 0) {
-    note_taken_folio(d, folio);
-  }
+  if (zero != nullptr) *zero = is_untouched(d, folio * kFolioObjects + lowest_bit(mine));
+  note_taken(d, folio, mine);
   unsigned count = 0;
   for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
     objects[count++] = object_at(d, folio * kFolioObjects + lowest_bit(rest));
   }
-  // A slot that is not a whole number of real pages shares one with its neighbour, which a purge may have spared.
-  if (zero != nullptr) *zero = (fresh & -mine & mine) != 0 && d.info().size % os::page_bytes() == 0;
   return count;
 }
 
@@ -84,37 +80,51 @@ unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsig
 // Lowers the dirty hint of a chunk in which nothing dirty was found, unless there is something by now.
 void mend_dirty(Descriptor& d) {
   lower_chunk(d, kDirty);
-  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
-    // [hint] seq_cst: the second look after the hint was lowered; pairs with clear_bits.
-    const uint64_t taken = d.occupancy(folio).load(order::seq_cst);
-    if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) return raise_chunk(d, kDirty);  // relaxed: as a purge
+  for (unsigned w = 0; w < kPageWords; ++w) {
+    // [hint] seq_cst: the second look after the hint was lowered; pairs with mark_dirty.
+    if (d.dirty(w).load(order::seq_cst) != 0) return raise_chunk(d, kDirty);
   }
+}
+
+// Takes free objects of a page and more, all of whose pages are there.
+unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
+  const ChunkPages chunk(d);
+  unsigned got = 0;
+  for (unsigned folio = 0; folio < d.info().folios && got < want; ++folio) {
+    const unsigned first = folio * kFolioObjects, last = chunk.info().objects;
+    const unsigned end = first + kFolioObjects < last ? first + kFolioObjects : last;
+    uint64_t dirty = 0;
+    visit_words_of(chunk.of({first, end}), [&](unsigned w, uint64_t mask) {
+      dirty |= d.dirty(w).load(order::relaxed) & mask;  // relaxed: a guess, the fetch_or decides
+    });
+    if (dirty == 0) continue;
+    const uint64_t free = d.valid(folio) & ~d.occupancy(folio).load(order::relaxed);  // relaxed: as above
+    const uint64_t choice = lowest_bits(resident_objects(d, folio, free, want - got), want - got);
+    if (choice == 0) continue;
+    const uint64_t mine = choice & ~set_bits(d, folio, choice);
+    if (mine != 0) note_taken(d, folio, mine);
+    for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
+      objects[got++] = object_at(d, first + lowest_bit(rest));
+    }
+  }
+  return got;
 }
 
 // Objects of a page and more: those whose pages are there, before any that would have to be touched anew. Whichever
 // they are, their pages go one by one, so the order by fullness would gain nothing. The folios' own hints may be stale
 // then.
 unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
-  unsigned got = 0;
+  constexpr unsigned kInVainMost = 4;  // what is dirty may be parts of objects only
+  unsigned got = 0, in_vain = 0;
   for (HintBlock* block = blocks; block != nullptr; block = block->next) {
     for (unsigned slot = 0; slot < kWindowChunks;) {
       Descriptor* const d = find_chunk(*block, kDirty, slot);
       if (d == nullptr) break;
-      const unsigned before = got;
-      for (unsigned folio = 0; folio < d->info().folios && got < want; ++folio) {
-        // Relaxed: guesses, the fetch_or decides.
-        const uint64_t taken = d->occupancy(folio).load(order::relaxed);
-        const uint64_t resident = d->resident(folio).load(order::relaxed);  // relaxed: as above
-        const uint64_t choice = lowest_bits(d->valid(folio) & resident & ~taken, want - got);
-        if (choice == 0) continue;
-        const uint64_t mine = choice & ~set_bits(*d, folio, choice);
-        if (mine != 0) note_taken_objects(*d, folio, mine);
-        for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
-          objects[got++] = object_at(*d, folio * kFolioObjects + lowest_bit(rest));
-        }
-      }
+      const unsigned here = take_resident_of(*d, objects + got, want - got);
+      got += here;
       if (got == want) return got;
-      if (got == before) mend_dirty(*d);
+      if (here == 0) mend_dirty(*d);
+      if (here == 0 && ++in_vain == kInVainMost) return got;
       slot = window_slot(d->first) + 1;
     }
   }
@@ -139,22 +149,14 @@ HintBlock* block_for(BinId bin, Window* window) {
   return block;
 }
 
-bool has_many_chunks(BinId bin) {
-  constexpr unsigned kMany = 4;
-  unsigned chunks = 0;
-  visit_chunks(bin, [&](Descriptor&) { return ++chunks < kMany; });
-  return chunks == kMany;
-}
-
 // Of a chunk of a bin with many of them, which are full, all is committed at once: what is not used of it is a quarter
 // of what the bin has at most, and its mapping merges with its neighbours'. If it is of small objects, it also comes as
-// a huge page: fewer faults, and fewer misses of the TLB. Not for objects of a page and more, whose pages go one by
-// one.
+// a huge page when it is first touched: fewer faults, and fewer misses of the TLB. Not for objects of a page and more,
+// whose pages go one by one.
 void make_whole(Descriptor& d) {
   if (!commit_chunk(d)) return;
-  if (d.info().tracks_objects || options.huge_pages == kHugePagesNever) return;
-  d.huge_pages = os::prefer_huge_pages(d.chunk(), kChunkBytes);
-  if (d.huge_pages) note_all_resident(d);
+  if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever) return;
+  d.backing.store(Backing::kHugeWanted, order::relaxed);  // relaxed: published with the chunk
 }
 
 // All that a chunk needs, its header written. Null if there is no memory. What was made then serves the next one: the
@@ -175,9 +177,8 @@ Descriptor* describe(char* chunk, BinId bin) {
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
 // chunk's address space and nothing else.
 Descriptor* open_chunk(BinId bin) {
-  // Asked before the bin has a block for this chunk: a walk over an empty one takes 4096 steps, two thirds of all
-  // instructions of `ls`, which uses 25 bins.
-  const bool many = has_many_chunks(bin);
+  constexpr unsigned kMany = 4;
+  const bool many = bins[index(bin)].chunks.load(order::relaxed) >= kMany;  // relaxed: about how many
   char* chunk = acquire_chunk();
   if (chunk == nullptr) return nullptr;
   Descriptor* d = describe(chunk, bin);
@@ -187,9 +188,9 @@ Descriptor* open_chunk(BinId bin) {
   }
   if (many) make_whole(*d);
   set_chunk(d->block->window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
+  bins[index(bin)].chunks.fetch_add(1, order::relaxed);  // relaxed: as above
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
   raise_chunk(*d, kEmpty);
-  if (d->huge_pages) raise_chunk(*d, kDirty);
   return d;
 }
 
@@ -197,7 +198,7 @@ Descriptor* open_chunk(BinId bin) {
 unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, bool* refused) {
   // [blocks] acquire: pairs with block_for.
   HintBlock* const blocks = bins[index(bin)].blocks.load(order::acquire);
-  unsigned got = info_of(bin).tracks_objects ? take_resident(blocks, objects, want) : 0;
+  unsigned got = has_pages_of_its_own(info_of(bin)) ? take_resident(blocks, objects, want) : 0;
   if (got != 0 && zero != nullptr) *zero = false;
   if (got != 0) return got;
   for (unsigned f = kNearlyFull; f <= kEmpty; ++f) {
@@ -226,19 +227,29 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
 
 namespace {
 
-// Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
-// round while the bin grows by one chunk for each call.
+// Some of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
+// round while the bin grows by one chunk for each call; and not far apart, so that no call takes long.
 void mend_next_chunks(BinId bin) {
-  constexpr unsigned kAtOnce = 2;
-  Atomic<unsigned>& mended = bins[index(bin)].mended;
-  const unsigned turn = mended.load(order::relaxed);  // relaxed: any chunk will do
-  unsigned number = 0;
-  visit_chunks(bin, [&](Descriptor& d) {
-    if (number++ < turn) return true;
-    mend_chunk(d);
-    return number < turn + kAtOnce;
-  });
-  mended.store(number == turn + kAtOnce ? number : 0, order::relaxed);  // relaxed: as above
+  constexpr unsigned kAtOnce = 2, kSlotsMost = 256;
+  Bin& b = bins[index(bin)];
+  HintBlock* block = b.mend_block.load(order::acquire);  // [blocks] acquire: pairs with the store below
+  unsigned slot = b.mend_slot.load(order::relaxed);      // relaxed: any chunk will do
+  if (block == nullptr) {
+    block = b.blocks.load(order::acquire);  // [blocks] acquire: pairs with block_for
+    slot = 0;
+  }
+  unsigned mended = 0;
+  for (unsigned looks = 0; block != nullptr && looks < kSlotsMost && mended < kAtOnce; ++looks) {
+    if (Descriptor* const d = chunk_in(*block, bin, slot)) {
+      mend_chunk(*d);
+      ++mended;
+    }
+    if (++slot < kWindowChunks) continue;
+    block = block->next;
+    slot = 0;
+  }
+  b.mend_block.store(block, order::release);  // [blocks] release: passes on what the load of `blocks` saw
+  b.mend_slot.store(slot, order::relaxed);    // relaxed: as above
 }
 
 }  // namespace
@@ -275,22 +286,10 @@ Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) { return clear_
 
 namespace {
 
-// The pages of what was given may go: all of an empty folio's, or those of each large object.
-void note_given(Descriptor& d, const BinInfo& info, const Cleared& cleared) {
-  if (cleared.bits == 0) return;
-  if (info.tracks_objects) {
-    count_dirty(bytes_of(popcount(cleared.bits), info));
-  } else if (cleared.left == 0) {
-    count_dirty(bytes_of(kFolioObjects, info), false);
-  } else {
-    return;
-  }
-  raise_chunk(d, kDirty);
-}
-
-void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask, const char* function) {
+void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask, PageChange& change,
+                const char* function) {
   const Cleared cleared = clear_bits(d, info, folio, mask);
-  note_given(d, info, cleared);
+  note_given(d, folio, cleared.bits, cleared.left, change);
   for (uint64_t twice = mask & ~cleared.bits; twice != 0; twice &= twice - 1) {
     report_double_free(function, object_at(d, folio * kFolioObjects + lowest_bit(twice)), d.bin);
   }
@@ -370,9 +369,10 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
       object = static_cast<char*>(objects[i]);
     }
   }
+  PageChange change;
   for (unsigned i = 0; i < n; ++i) {
     Descriptor& d = *folios[i].descriptor;
-    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, function);
+    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, change, function);
   }
 }
 
@@ -380,8 +380,9 @@ void give_object(BinId bin, void* object, const char* function) {
   const BinInfo& info = info_of(bin);
   GivenFinder finder{bin, info, function};
   if (!finder.find(object)) return;
+  PageChange change;
   give_folio(*finder.descriptor, info, finder.number / kFolioObjects, uint64_t{1} << finder.number % kFolioObjects,
-             function);
+             change, function);
 }
 
 Place place_of(const void* address) {
@@ -443,14 +444,21 @@ bool check_folio(Descriptor& d, unsigned folio) {
     const uint64_t summary = d.block->summary[fullness].load(order::relaxed);           // relaxed: nothing is in flight
     if ((chunks >> slot % 64 & 1) == 0 || (summary >> slot / 64 & 1) == 0) return false;
   }
-  const BinInfo& info = d.info();
   // relaxed: as above
   const size_t committed = size_t{d.committed.load(order::relaxed)} * kPageBytesLeast;
   if (word != 0 && d.slot(folio * kFolioObjects + highest_bit(word) + 1) > d.chunk() + committed) return false;
-  const unsigned unit = folio >> unit_shift(info);
-  // relaxed: as above
-  const uint64_t resident = d.resident(info.tracks_objects ? folio : unit / 64).load(order::relaxed);
-  return info.tracks_objects ? (word & ~resident) == 0 : word == 0 || (resident >> unit % 64 & 1) != 0;
+  return resident_objects(d, folio, word) == word;
+}
+
+bool check_pages(Descriptor& d) {
+  const Pages pages = ChunkPages(d).in_use();
+  for (unsigned page = pages.first; page < pages.end; ++page) {
+    // relaxed: nothing is in flight
+    const bool resident = (d.resident(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;
+    const bool dirty = (d.dirty(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;  // relaxed: as above
+    if (dirty != (resident && is_free(d, page))) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -458,7 +466,7 @@ bool check_folio(Descriptor& d, unsigned folio) {
 bool check_bin(BinId bin) {
   bool good = true;
   visit_chunks(bin, [&](Descriptor& d) {
-    good = d.sealed();
+    good = d.sealed() && check_pages(d);
     for (unsigned folio = 0; good && folio < d.info().folios; ++folio) good = check_folio(d, folio);
     return good;
   });

@@ -20,11 +20,23 @@ namespace folio {
 
 struct alignas(64) Bin {
   Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
-  Atomic<unsigned> mended;    // whose turn it is to have its hints mended
+  Atomic<unsigned> chunks;    // that were opened
+  // Whose turn it is to have its hints mended; null: the first one's.
+  Atomic<HintBlock*> mend_block;
+  Atomic<unsigned> mend_slot;
   Atomic<bool> refused;       // the kernel has refused to purge something of it
   Atomic<unsigned> watched;   // frees that were watched so far
+  Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
 };
 extern Bin bins[kBins];
+
+// The bin's chunk at a place of its window, or null.
+inline Descriptor* chunk_in(const HintBlock& block, BinId bin, unsigned slot) {
+  if (chunk_code(block.window->chunk(slot)) != index(bin)) return nullptr;
+  // [descriptor] acquire: pairs with set_chunk.
+  auto* d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
+  return d != nullptr && d->block == &block ? d : nullptr;
+}
 
 // Calls visit(descriptor) for each open chunk of the bin until it returns false.
 template <class Visit>
@@ -32,10 +44,8 @@ void visit_chunks(BinId bin, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.
   for (HintBlock* block = bins[index(bin)].blocks.load(order::acquire); block != nullptr; block = block->next) {
     for (unsigned slot = 0; slot < kWindowChunks; ++slot) {
-      if (chunk_code(block->window->chunk(slot)) != index(bin)) continue;
-      // [descriptor] acquire: pairs with set_chunk.
-      auto* d = static_cast<Descriptor*>(block->window->descriptor[slot].load(order::acquire));
-      if (d != nullptr && d->block == block && !visit(*d)) return;
+      Descriptor* const d = chunk_in(*block, bin, slot);
+      if (d != nullptr && !visit(*d)) return;
     }
   }
 }

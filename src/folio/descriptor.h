@@ -1,9 +1,8 @@
 // The chunk descriptor: all that is known of one chunk of objects. It lies in the metadata region.
 //
-//   Descriptor | nearly[n] | partly[n] | not_empty[n] | resident[r] | aged[r] | occupancy[f] |     64-bit words
+//   Descriptor | nearly[n] | partly[n] | not_empty[n] | resident[8] | dirty[8] | aged[8] | occupancy[f] |
 //
-//   f = folios of the chunk             n = ceil(f / 64)             r = f where residency is known for each object,
-//                                       else n
+//   64-bit words       f = folios of the chunk       n = ceil(f / 64)       8: a bit for each page of 4 KiB
 //
 // Zero-filled it is a valid, entirely free chunk with no page committed or resident, so opening one writes only the
 // header.
@@ -11,15 +10,16 @@
 //   occupancy[i]   bit j: object 64 i + j is taken (by the program or a cache). The truth; everything else is a hint.
 //   nearly, partly bit i: folio i may be nearly or partly full.
 //   not_empty      the other way round: bit i clear: folio i may be empty.
-//   resident       which purge units (or objects) may have resident pages.
-//   aged           which of these were free at the last tick.
+//   resident       which pages may be there; the others read as zero.
+//   dirty          which of these no object that is taken touches, as far as anybody looked (residency.h).
+//   aged           which of these were dirty at the last tick.
 //
 // Who may touch it: the header is written once, before the chunk is published, but for `committed`, which grows; words
 // are changed by anybody, by single atomic instructions, under the protocols of bin.h and purge.h.
 //
 // Invariants (check()): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
-// room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and has its
-// resident bit set.
+// room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and its pages have
+// their resident bits set; a resident page is dirty just when no object that touches it is taken.
 #pragma once
 
 #include <stddef.h>
@@ -41,11 +41,20 @@ inline uint64_t valid_in(const BinInfo& info, unsigned folio) {
   return folio + 1u == info.folios ? info.last_valid : ~uint64_t{0};
 }
 
+// What a chunk's pages are. A huge one comes when the chunk is touched and nothing of it is there.
+enum class Backing : uint8_t {
+  kSmall,
+  kSmallPurged,  // some have been purged, at some time
+  kHugeWanted,
+  kHugePurged,  // wanted again; what is there of it now are small ones
+  kHuge,        // all have come at once, and had better go so
+};
+
 struct Descriptor {
   char* first;       // the chunk's first object
   HintBlock* block;  // holds the chunk's own hints
   BinId bin;
-  bool huge_pages;  // its pages come, and had better go, all at once
+  Atomic<Backing> backing;  // relaxed, all who use it: a hint
   // How far into the chunk, in kPageBytesLeast, objects can be used; what follows is address space only.
   Atomic<uint16_t> committed;
   uint32_t seal;  // of first and bin; a descriptor whose seal is broken was overwritten
@@ -63,11 +72,11 @@ struct Descriptor {
 
   Word* words() { return reinterpret_cast<Word*>(this + 1); }
   unsigned hint_words() const { return sizes::hint_words(info()); }
-  unsigned residency_words() const { return sizes::residency_words(info()); }
 
   Word& hint(unsigned fullness, unsigned word) { return words()[fullness * hint_words() + word]; }
   Word& resident(unsigned word) { return words()[3 * hint_words() + word]; }
-  Word& aged(unsigned word) { return words()[3 * hint_words() + residency_words() + word]; }
+  Word& dirty(unsigned word) { return words()[3 * hint_words() + kPageWords + word]; }
+  Word& aged(unsigned word) { return words()[3 * hint_words() + 2 * kPageWords + word]; }
   Word& occupancy(unsigned folio) { return occupancy(info(), folio); }
   Word& occupancy(const BinInfo& info, unsigned folio) { return words()[info.words_before_occupancy + folio]; }
 
@@ -81,6 +90,9 @@ inline size_t Descriptor::bytes_for(BinId bin) {
   shape.bin = bin;
   return sizeof(Descriptor) + (size_t{shape.info().words_before_occupancy} + shape.info().folios) * sizeof(Word);
 }
+
+// Objects of a page and more: each of them has pages that no other one touches.
+inline bool has_pages_of_its_own(const BinInfo& info) { return info.size >= kPageBytesLeast; }
 
 inline char* object_at(const Descriptor& d, unsigned object) { return d.slot(object); }
 

@@ -9,194 +9,155 @@ namespace folio {
 
 namespace {
 
-// Which bits of a word of residency a purge may take now.
-uint64_t candidates(const Word& resident, const Word& aged, uint64_t free, PurgeWhich which) {
-  const uint64_t all = resident.load(order::relaxed) & free;  // relaxed: a guess, the claim decides
-  // relaxed: marks only delay or hasten a purge
-  return which == PurgeWhich::kAll ? all : all & aged.load(order::relaxed);
-}
-
-// ---- Objects smaller than a page: whole units ----
-
-bool looks_empty(Descriptor& d, Unit unit) {
-  for (unsigned i = 0; i < unit.folios; ++i) {
-    // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with clear_bits.
-    if (d.occupancy(unit.first + i).load(order::seq_cst) != 0) return false;
-  }
-  return true;
-}
-
-// Purges units [from, to), which are claimed, and gives them back. 0 if the kernel refused.
-size_t purge_run(Descriptor& d, unsigned from, unsigned to) {
-  const unsigned first = unit_at(d.info(), from).first;
-  const Unit last = unit_at(d.info(), to - 1);
-  const unsigned folios = last.first + last.folios - first;
-  const size_t folio_bytes = size_t{d.info().size} * kFolioObjects;
-  char* const chunk_end = d.chunk() + kChunkBytes;
-  char* start = d.first + first * folio_bytes;
-  char* end = d.first + round_up((first + folios) * folio_bytes, os::page_bytes());
-  if (end > chunk_end) end = chunk_end;
-  // Of huge pages, what lies before the first object and behind the last one is resident too.
-  if (d.huge_pages && first == 0) start = d.chunk();
-  if (d.huge_pages && first + folios == d.info().folios) end = chunk_end;
-  const auto bytes = static_cast<size_t>(end - start);
-  const bool gone = purge_pages(start, bytes);
-  for (unsigned unit = from; unit < to; ++unit) {
-    const uint64_t bit = uint64_t{1} << unit % 64;
-    // Relaxed: the claim is held; the next taker comes after its release.
-    if (gone) d.resident(unit / 64).fetch_and(~bit, order::relaxed);
-    d.aged(unit / 64).fetch_and(~bit, order::relaxed);  // relaxed: as above
-    release_unit(d, unit_at(d.info(), unit));
-  }
-  if (!gone) return 0;
-  count_resident(-static_cast<int64_t>(folios * folio_bytes));
-  count_dirty(-static_cast<int64_t>(folios * folio_bytes));
-  return bytes;
-}
-
 // What is left after one pass over a chunk.
 struct Left {
   bool more = false;     // something free and resident that was not tried
   bool refused = false;  // or that the kernel has refused to take
 };
 
-size_t purge_units(Descriptor& d, PurgeWhich which, size_t most_bytes, Left* left) {
-  const unsigned shift = unit_shift(d.info());
-  const unsigned units = units_of(d.info());
-  const size_t unit_bytes = (size_t{d.info().size} * kFolioObjects) << shift;
-  // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
-  const unsigned run_most = d.huge_pages ? units : static_cast<unsigned>(kPurgeRunBytes / unit_bytes) + 1;
-  size_t purged = 0;
-  unsigned run_start = 0, run_length = 0;
-  for (unsigned unit = 0; unit < units; ++unit) {
-    const unsigned w = unit / 64;
-    const uint64_t bit = uint64_t{1} << unit % 64;
-    bool take = false;
-    // Occupancy first: what its giver made resident is then seen. Relaxed: ordered by that look.
-    if (looks_empty(d, unit_at(d.info(), unit)) && (d.resident(w).load(order::relaxed) & bit) != 0) {
-      take = purged < most_bytes && candidates(d.resident(w), d.aged(w), bit, which) != 0 &&
-             claim_unit(d, unit_at(d.info(), unit));
-      if (!take) left->more = true;
+// A huge page is broken for an eighth of itself, not for a few pages: what it saves in misses of the TLB is lost with
+// them, and to split it costs the kernel 60 us.
+constexpr unsigned kBreakShift = 3;
+
+bool huge(const Descriptor& d) { return d.backing.load(order::relaxed) == Backing::kHuge; }  // relaxed: a hint
+
+// The pages of a chunk that a purge is to take, up to about a number of bytes; nothing is claimed yet.
+struct Choice {
+  uint64_t words[kPageWords] = {};
+  unsigned count = 0;
+};
+Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
+  Choice choice;
+  const ChunkPages chunk(d);
+  visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
+    if (size_t{choice.count} << chunk.shift() >= most_bytes) return;
+    // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty.
+    uint64_t pages = d.dirty(w).load(order::seq_cst) & mask;
+    if (which == PurgeWhich::kAged) pages &= d.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten
+    if (which == PurgeWhich::kAll) {
+      // Marks that a thread has left out.
+      uint64_t others = d.resident(w).load(order::relaxed) & mask & ~pages;  // relaxed: a guess, the claim decides
+      for (; others != 0; others &= others - 1) {
+        if (is_free(d, w * 64 + lowest_bit(others))) pages |= others & -others;
+      }
     }
-    if (take && run_length == 0) run_start = unit;
-    if (take) ++run_length;
-    if (run_length != 0 && (!take || run_length == run_most || unit + 1 == units)) {
-      const size_t gone = purge_run(d, run_start, run_start + run_length);
-      if (gone == 0) left->refused = true;
-      purged += gone;
-      run_length = 0;
-    }
-  }
-  return purged;
+    choice.words[w] = pages;
+    choice.count += popcount(pages);
+  });
+  return choice;
 }
 
-// ---- Objects of a page and more: the whole pages of free runs ----
-
-// Purges the pages inside objects [from, to) of a folio, all claimed.
-size_t purge_objects_run(Descriptor& d, unsigned from, unsigned to, bool* gone) {
-  const size_t page = os::page_bytes();
-  const auto start = round_up(reinterpret_cast<uintptr_t>(d.slot(from)), page);
-  const auto slots_end = reinterpret_cast<uintptr_t>(d.slot(to));
-  // Nobody else uses the page in which the last slot of the chunk ends.
-  const auto end = to == d.info().objects ? round_up(slots_end, page) : round_down(slots_end, page);
-  size_t purged = 0;
-  for (uintptr_t at = start; at < end; at += kPurgeRunBytes) {
-    const size_t bytes = end - at < kPurgeRunBytes ? end - at : kPurgeRunBytes;
-    if (purge_pages(reinterpret_cast<void*>(at), bytes)) {
-      purged += bytes;
-    } else {
-      *gone = false;
-    }
-  }
-  return purged;
+void add_outside(Descriptor& d, Choice* choice) {
+  const ChunkPages chunk(d);
+  const auto add = [&](unsigned w, uint64_t mask) { choice->words[w] |= mask & d.resident(w).load(order::relaxed); };  // relaxed: nobody uses it
+  visit_words_of(Pages{0, chunk.in_use().first}, add);
+  visit_words_of(Pages{chunk.in_use().end, chunk.count()}, add);
 }
 
-size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, Left* left) {
-  Word& word = d.occupancy(folio);
-  Word& resident = d.resident(folio);
-  const uint64_t valid = d.valid(folio);
-  const uint64_t free = valid & ~word.load(order::seq_cst);  // [hint] seq_cst: the second look; pairs with clear_bits
-  if (candidates(resident, d.aged(folio), free, which) == 0) return 0;
-  const uint64_t mine = free & ~set_bits(d, folio, free);
-  const uint64_t were_resident = resident.load(order::relaxed) & mine;  // relaxed: the claim is held
-  bool gone = true;
-  size_t purged = 0;
-  // Runs of claimed neighbours, not only of resident ones: the page that two objects share goes with the later of them.
-  for (uint64_t rest = mine; rest != 0;) {
-    const unsigned from = lowest_bit(rest);
-    const uint64_t after = ~rest >> from;
-    const unsigned length = after == 0 ? 64 - from : lowest_bit(after);
-    const uint64_t run = low_mask(length) << from;
-    if ((run & were_resident) != 0) {
-      // One neighbour more on either side: its end of a shared page.
-      unsigned first = lowest_bit(run & were_resident), last = highest_bit(run & were_resident);
-      if (first > from) --first;
-      if (last + 1 < from + length) ++last;
-      purged += purge_objects_run(d, folio * kFolioObjects + first, folio * kFolioObjects + last + 1, &gone);
+void release(Descriptor& d, Objects objects) {
+  visit_words_of(objects, [&](unsigned folio, uint64_t mask) { clear_bits(d, folio, mask); });
+}
+
+// Takes every object that touches the pages; false if one is taken. Nobody waits: takers look elsewhere.
+bool claim(Descriptor& d, Objects objects) {
+  bool mine = true;
+  unsigned end = objects.first;
+  visit_words_of(objects, [&](unsigned folio, uint64_t mask) {
+    if (!mine) return;
+    const uint64_t before = set_bits(d, folio, mask);
+    if ((before & mask) != 0) {
+      clear_bits(d, folio, mask & ~before);
+      mine = false;
+      return;
     }
-    rest &= ~run;
+    end = folio * kFolioObjects + highest_bit(mask) + 1;
+  });
+  if (!mine) release(d, {objects.first, end});
+  return mine;
+}
+
+// Purges pages that looked free. Returns bytes; 0 if somebody was faster, or if the kernel refused.
+size_t purge_run(Descriptor& d, Pages pages, PageChange& change, Left* left) {
+  const ChunkPages chunk(d);
+  const Objects objects = chunk.on(pages);
+  if (!claim(d, objects)) {
+    left->more = true;
+    for (unsigned page = pages.first; page < pages.end; ++page) {
+      if (!is_free(d, page)) unmark_dirty(d, page, change);
+    }
+    return 0;
   }
+  const size_t page = os::page_bytes(), bytes = pages.count() * page;
+  const bool gone = purge_pages(d.chunk() + pages.first * page, bytes);
   if (!gone) left->refused = true;
-  if (gone && were_resident != 0) {
-    resident.fetch_and(~were_resident, order::relaxed);  // relaxed: the claim is held
-    const int64_t bytes = int64_t{popcount(were_resident)} * d.info().size;
-    count_resident(-bytes);
-    count_dirty(-bytes);
-  }
-  d.aged(folio).fetch_and(~mine, order::relaxed);  // relaxed: a mark only
-  clear_bits(d, folio, mine);
-  return purged;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    // Relaxed: the claim is held; the next taker comes after its release.
+    d.aged(w).fetch_and(~mask, order::relaxed);
+    if (!gone) return;
+    change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::relaxed) & mask));  // relaxed: as above
+    // relaxed: as above
+    change.resident -= static_cast<int>(popcount(d.resident(w).fetch_and(~mask, order::relaxed) & mask));
+  });
+  release(d, objects);
+  // Neighbours of the run, of which another object was given while one was claimed; of the run what came back meanwhile.
+  mark_dirty(d, chunk.of(objects), change);
+  return gone ? bytes : 0;
 }
 
-size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, Left* left) {
+size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, Left* left) {
+  PageChange change;
+  Choice choice = choose(d, which, huge(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
+  const size_t page = os::page_bytes();
+  const unsigned pages = static_cast<unsigned>(kChunkBytes / page);
+  const bool is_huge = huge(d);
+  const unsigned worth = is_huge && which == PurgeWhich::kAged && worth_shift > kBreakShift ? kBreakShift : worth_shift;
+  const bool spare = choice.count < pages >> worth;
+  // Of a huge page, what lies before the first object and behind the last one is resident too.
+  if (is_huge && choice.count != 0) add_outside(d, &choice);
+  // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
+  const unsigned run_most = is_huge ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
+  if (!spare && choice.count != 0) prepare_purge(d);
   size_t purged = 0;
-  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
-    Left here;
-    if (purged < most_bytes) purged += purge_folio(d, folio, which, &here);
-    if (here.refused) {
-      left->refused = true;
-      continue;
-    }
-    // [hint] seq_cst: as in purge_folio
-    const uint64_t taken = d.occupancy(folio).load(order::seq_cst);
-    if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) left->more = true;  // relaxed: ordered by that look
+  Pages run{0, 0};
+  for (unsigned at = 0; at <= pages && !spare; ++at) {
+    const bool in = at < pages && (choice.words[at / 64] >> at % 64 & 1) != 0 && purged < most_bytes;
+    if (in && run.count() == 0) run = {at, at};
+    if (in) run.end = at + 1;
+    if (run.count() == 0 || (in && run.count() < run_most)) continue;
+    purged += purge_run(d, run, change, left);
+    run = {0, 0};
   }
   return purged;
 }
 
-size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned* refused) {
+bool any_dirty(Descriptor& d) {
+  uint64_t any = 0;
+  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty.
+  for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
+  return any != 0;
+}
+
+size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, unsigned* refused) {
   // The hint is lowered before the look: whatever is freed after it raises it again.
   lower_chunk(d, kDirty);
   Left left;
-  const size_t purged =
-      d.info().tracks_objects ? purge_objects(d, which, most_bytes, &left) : purge_units(d, which, most_bytes, &left);
-  if (left.more) raise_chunk(d, kDirty);
+  const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &left);
   // What the kernel refused, as it does for locked pages, does not raise the hint: it is tried again when something of
   // the chunk is freed, or by retry_refused.
   if (left.refused) {
     ++*refused;
     bins[index(d.bin)].refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
+  } else if (left.more || any_dirty(d)) {
+    raise_chunk(d, kDirty);
   }
   return purged;
 }
 
 void age_chunk(Descriptor& d) {
-  if (d.info().tracks_objects) {
-    for (unsigned folio = 0; folio < d.info().folios; ++folio) {
-      // Relaxed: marks only delay or hasten a purge.
-      const uint64_t free = d.resident(folio).load(order::relaxed) & ~d.occupancy(folio).load(order::relaxed);
-      if (free != 0) d.aged(folio).fetch_or(free, order::relaxed);
-    }
-    return;
-  }
-  const unsigned shift = unit_shift(d.info());
-  for (unsigned unit = 0; unit << shift < d.info().folios; ++unit) {
-    const uint64_t bit = uint64_t{1} << unit % 64;
-    // Relaxed: as above.
-    // relaxed: a mark
-    if ((d.resident(unit / 64).load(order::relaxed) & bit) != 0 && looks_empty(d, unit_at(d.info(), unit))) {
-      d.aged(unit / 64).fetch_or(bit, order::relaxed);  // relaxed: as above
-    }
+  for (unsigned w = 0; w < kPageWords; ++w) {
+    // Relaxed: marks only delay or hasten a purge.
+    const uint64_t dirty = d.dirty(w).load(order::relaxed);
+    if ((dirty & ~d.aged(w).load(order::relaxed)) != 0) d.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: as above
   }
 }
 
@@ -220,7 +181,7 @@ constinit Atomic<unsigned> next_bin{0};
 
 }  // namespace
 
-size_t purge_bins(PurgeWhich which, size_t most_bytes) {
+size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   const unsigned refused_most = most_bytes == ~size_t{0} ? ~0u : 64;
   const unsigned first = next_bin.load(order::relaxed);  // relaxed: a starting point
   size_t purged = 0;
@@ -228,7 +189,7 @@ size_t purge_bins(PurgeWhich which, size_t most_bytes) {
   for (unsigned i = 0; i < kBins - 1; ++i) {
     const unsigned bin = (first + i) % (kBins - 1);
     const bool all = visit_dirty(bin + 1, [&](Descriptor& d) {
-      purged += purge_chunk(d, which, most_bytes - purged, &refused);
+      purged += purge_chunk(d, which, most_bytes - purged, worth_shift, &refused);
       return purged < most_bytes && refused < refused_most;
     });
     if (!all) {

@@ -13,15 +13,22 @@
 
 #include <stddef.h>
 
+#include "config/size_classes.h"
+
 namespace folio {
 
 enum class PurgeWhich {
-  kAll,   // whatever is free and resident
-  kAged,  // what the last tick marked
+  kAged,   // what was dirty at the last tick
+  kNow,   // all that is dirty now
+  kAll,    // and what was not marked so, as a thread may have stopped before it could
 };
 
-// Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes. Returns bytes given back. Any thread, any time.
-size_t purge_bins(PurgeWhich which, size_t most_bytes);
+// Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of
+// 1 / 2^worth_shift of their pages to give. Returns bytes given back. Any thread, any time.
+size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
+// Pages that are free here and there cost a system call each: too dear for the program's own calls, while they are few.
+// They go at a tick.
+inline constexpr unsigned kWorthACall = 2;
 
 // Lets the next purge try again what the kernel refused, all of it.
 void retry_refused();

@@ -1,6 +1,8 @@
 #include "folio/residency.h"
 
 #include "folio/bin.h"
+#include "folio/commit.h"
+#include "folio/hints.h"
 #include "os/os.h"
 #include "space/pages.h"
 
@@ -8,110 +10,104 @@ namespace folio {
 
 namespace {
 
-int64_t bytes_of(unsigned objects, const BinInfo& info) { return int64_t{objects} * info.size; }
+uint64_t bit_of(unsigned page) { return uint64_t{1} << page % 64; }
 
-size_t unit_bytes(const BinInfo& info) { return (size_t{info.size} * kFolioObjects) << unit_shift(info); }
+// relaxed: the bits of a page change only for who has an object of it, or all of them, as a purge has
+uint64_t resident_in(Descriptor& d, unsigned word) { return d.resident(word).load(order::relaxed); }
 
-uint64_t bit_of(unsigned unit) { return uint64_t{1} << unit % 64; }
+bool nothing_there(Descriptor& d) {
+  uint64_t any = 0;
+  for (unsigned w = 0; w < kPageWords; ++w) any |= resident_in(d, w);
+  return any == 0;
+}
+
+bool all_there(Descriptor& d, Pages pages) {
+  uint64_t missing = 0;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) { missing |= mask & ~resident_in(d, w); });
+  return missing == 0;
+}
+
+// Calls visit(pages) for those that objects of a folio touch, each page once, in ascending order.
+template <class Visit>
+void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, Visit&& visit) {
+  const unsigned before = folio * kFolioObjects;
+  unsigned done = 0;
+  visit_runs(objects, kFolioObjects, [&](unsigned at, unsigned length, uint64_t) {
+    Pages pages = chunk.of({before + at, before + at + length});
+    if (pages.first < done) pages.first = done;
+    if (pages.first >= pages.end) return;
+    done = pages.end;
+    visit(pages);
+  });
+}
+
+void set_resident(Descriptor& d, Pages pages, PageChange& change) {
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    if ((mask & ~resident_in(d, w)) == 0) return;
+    change.resident += static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::relaxed)));  // relaxed: as there
+  });
+}
 
 }  // namespace
+
+PageChange::~PageChange() {
+  const auto page = static_cast<int64_t>(os::page_bytes());
+  if (resident != 0) count_resident(resident * page);
+  if (dirty != 0) count_dirty(dirty * page);
+}
 
 namespace {
 
-// [commit] acquire: after the kernel has made it writable; pairs with commit_range.
-size_t committed_bytes(const Descriptor& d) { return size_t{d.committed.load(order::acquire)} * kPageBytesLeast; }
-
-bool commit_range(Descriptor& d, size_t from, size_t to) {
-  if (!os::commit(d.chunk() + from, to - from)) return false;
-  // [commit] release: who sees it may write there; pairs with committed_bytes. Of two at once the one that got less far
-  // may be the last: then some is committed once more.
-  d.committed.store(static_cast<uint16_t>(to / kPageBytesLeast), order::release);
-  return true;
-}
-
-// Commits the chunk up to `end`, a whole page, and as much again as it has, so that it takes few steps. The colour
-// comes with the last step, so that neighbours' mappings merge.
-bool commit_to(Descriptor& d, size_t end) {
-  constexpr size_t kStepLeast = size_t{64} << 10;
-  const size_t have = committed_bytes(d);
-  if (end <= have) return true;
-  const auto first = static_cast<size_t>(d.first - d.chunk());
-  const size_t from = have == 0 ? first : have;
-  const size_t step = from - first < kStepLeast ? kStepLeast : from - first;
-  const size_t wanted = end > from + step ? end : from + step;
-  const bool last = wanted >= first + size_t{d.info().objects} * d.info().size;
-  return (last ? commit_chunk(d) : commit_range(d, from, wanted)) || commit_range(d, from, end);
+FOLIO_INLINE bool is_free(Descriptor& d, const ChunkPages& chunk, unsigned page) {
+  uint64_t taken = 0;
+  visit_words_of(chunk.on({page, page + 1}), [&](unsigned folio, uint64_t mask) {
+    // [page] seq_cst: a look; pairs with set_bits
+    taken |= d.occupancy(chunk.info(), folio).load(order::seq_cst) & mask;
+  });
+  return taken == 0;
 }
 
 }  // namespace
 
-bool commit_chunk(Descriptor& d) { return commit_range(d, 0, kChunkBytes); }
+bool is_free(Descriptor& d, unsigned page) { return is_free(d, ChunkPages(d), page); }
 
-uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice) {
-  const size_t size = d.info().size, page = os::page_bytes(), before = size_t{folio} * kFolioObjects;
-  const auto first = static_cast<size_t>(d.first - d.chunk());
-  const auto commit_up_to = [&](unsigned bit) {
-    return commit_to(d, round_up(first + (before + bit + 1) * size, page));
-  };
-  if (commit_up_to(highest_bit(choice))) return choice;
-  commit_up_to(lowest_bit(choice));
-  const size_t have = committed_bytes(d);
-  const size_t usable = have < first ? 0 : (have - first) / size;
-  return usable <= before ? 0 : choice & low_mask(static_cast<unsigned>(usable - before < 64 ? usable - before : 64));
-}
-
-unsigned unit_shift(const BinInfo& info) {
-  // A folio is 64 * size bytes. The fewest folios that make whole pages are a power of two of them.
-  const unsigned page_shift = lowest_bit(os::page_bytes());
-  const unsigned folio_shift = lowest_bit(uint64_t{info.size} * kFolioObjects);
-  return folio_shift >= page_shift ? 0 : page_shift - folio_shift;
-}
-
-unsigned units_of(const BinInfo& info) {
-  const unsigned shift = unit_shift(info);
-  return (info.folios + (1u << shift) - 1) >> shift;
-}
-
-Unit unit_at(const BinInfo& info, unsigned unit) {
-  const unsigned shift = unit_shift(info), first = unit << shift, rest = info.folios - first;
-  return {first, rest < (1u << shift) ? rest : 1u << shift};
-}
-
-void release_unit(Descriptor& d, Unit unit) {
-  for (unsigned i = 0; i < unit.folios; ++i) clear_bits(d, unit.first + i, d.valid(unit.first + i));
-}
-
-bool claim_unit(Descriptor& d, Unit unit) {
-  for (unsigned i = 0; i < unit.folios; ++i) {
-    uint64_t empty = 0;
-    // [object] acquire: the pages are no longer used; pairs with clear_bits.
-    if (!d.occupancy(unit.first + i).compare_exchange(empty, d.valid(unit.first + i), order::acquire)) {
-      release_unit(d, {unit.first, i});
-      return false;
+void mark_dirty(Descriptor& d, Pages pages, PageChange& change) {
+  const ChunkPages chunk(d);
+  bool any = false;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    uint64_t free = 0;
+    // relaxed: who set the mark has raised the hint, or will
+    for (uint64_t rest = mask & resident_in(d, w) & ~d.dirty(w).load(order::relaxed); rest != 0; rest &= rest - 1) {
+      if (is_free(d, chunk, w * 64 + lowest_bit(rest))) free |= rest & -rest;
     }
-  }
-  return true;
+    if (free == 0) return;
+    // [page] seq_cst: before the second look; pairs with note_taken. [hint]: before the chunk's hint is read.
+    change.dirty += static_cast<int>(popcount(free & ~d.dirty(w).fetch_or(free, order::seq_cst)));
+    any = true;
+    for (uint64_t rest = free; rest != 0; rest &= rest - 1) {
+      const unsigned page = w * 64 + lowest_bit(rest);
+      if (!is_free(d, chunk, page)) unmark_dirty(d, page, change);
+    }
+  });
+  if (any) raise_chunk(d, kDirty);
 }
 
-uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine) {
-  // Relaxed: the bits change only while their objects are taken, by the taker, or claimed, by a purge; both take them
-  // from each other through the occupancy word.
-  Word& resident = d.resident(folio);
-  uint64_t fresh = mine & ~resident.load(order::relaxed);
-  if (fresh != 0) {
-    resident.fetch_or(fresh, order::relaxed);  // relaxed: see above
-    count_resident(bytes_of(popcount(fresh), d.info()));
+void unmark_dirty(Descriptor& d, unsigned page, PageChange& change) {
+  Word& dirty = d.dirty(page / 64);
+  const uint64_t bit = bit_of(page);
+  for (;;) {
+    // [page] seq_cst: before another look; pairs with clear_bits and the look that follows it.
+    if ((dirty.fetch_and(~bit, order::seq_cst) & bit) != 0) --change.dirty;
+    if ((resident_in(d, page / 64) & bit) == 0 || !is_free(d, page)) return;
+    if ((dirty.fetch_or(bit, order::seq_cst) & bit) == 0) ++change.dirty;  // [page] seq_cst: as in mark_dirty
+    if (is_free(d, page)) return;
   }
-  if (fresh != mine) count_dirty(-bytes_of(popcount(mine & ~fresh), d.info()));
-  Word& aged = d.aged(folio);
-  if ((aged.load(order::relaxed) & mine) != 0) aged.fetch_and(~mine, order::relaxed);  // relaxed: see above
-  return fresh;
 }
 
 namespace {
 
 // A page that comes by a fault of its own costs about twice as much as one of sixteen that come at once (measured). So
-// the pages from `unit` on come together, as many as are a sixteenth of what lies below them in the chunk, all of which
+// the pages from `page` on come together, as many as are a sixteenth of what lies below them in the chunk, all of which
 // was wanted before them. (A heap of 200 MiB without huge pages grows in 5 to 12 % less time.) Only of objects so
 // small that every use of one touches its page. Rejected: to ask the kernel whether the pages below are there
 // (mincore), which sandboxes answer by killing, and which cost 5 % of that time.
@@ -119,65 +115,147 @@ constexpr unsigned kAheadShift = 4;
 constexpr size_t kAheadMost = size_t{64} << 10;
 constexpr size_t kAheadObjectMost = 1024;
 
-void touch_ahead(Descriptor& d, unsigned unit) {
-  const BinInfo& info = d.info();
-  const size_t each = unit_bytes(info), offset = unit * each;
-  const size_t wanted = offset >> kAheadShift < kAheadMost ? offset >> kAheadShift : kAheadMost;
-  // The last unit may be a part of one.
-  const size_t left = round_up(size_t{info.objects} * info.size, os::page_bytes()) - offset;
-  const size_t bytes = wanted < left ? round_down(wanted, os::page_bytes()) : left;
-  if (bytes <= os::page_bytes()) return;
-  if (!commit_to(d, static_cast<size_t>(d.first - d.chunk()) + offset + bytes)) return;
-  // Units that nobody has, claimed while their pages come. Not the last one, which may end within a page.
-  const unsigned units = units_of(info);
-  unsigned end = unit + 1;
-  while (end * each < offset + bytes && end + 1 < units &&
-         (d.resident(end / 64).load(order::relaxed) & bit_of(end)) == 0 &&  // relaxed: a guess, the claim decides
-         claim_unit(d, unit_at(info, end))) {
-    ++end;
-  }
-  const size_t reach = end * each - offset;
-  const bool there = os::populate(d.first + offset, bytes < reach ? bytes : reach);
-  for (unsigned u = unit + 1; u < end; ++u) {
-    // Relaxed: the claim is held; the next taker comes after its release.
-    if (there && (d.resident(u / 64).fetch_or(bit_of(u), order::relaxed) & bit_of(u)) == 0) {
-      count_resident(static_cast<int64_t>(each));
-      count_dirty(static_cast<int64_t>(each));
-    }
-    release_unit(d, unit_at(info, u));
-  }
-  if (there && end > unit + 1) raise_chunk(d, kDirty);
+void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
+  const ChunkPages chunk(d);
+  const unsigned shift = chunk.shift(), below = page - chunk.in_use().first, last = chunk.in_use().end;
+  const auto most = static_cast<unsigned>(kAheadMost >> shift);
+  unsigned end = page + (below >> kAheadShift < most ? below >> kAheadShift : most);
+  if (end > last) end = last;
+  // Up to the next one that is there. What somebody takes, or purges, meanwhile is as it was, or dirty once more.
+  unsigned next = page + 1;
+  while (next < end && (resident_in(d, next / 64) & bit_of(next)) == 0) ++next;
+  if (next <= page + 1 || !commit_to(d, size_t{next} << shift)) return;
+  if (!os::populate(d.chunk() + (size_t{page} << shift), size_t{next - page} << shift)) return;
+  set_resident(d, {page + 1, next}, change);
+  mark_dirty(d, {page + 1, next}, change);
 }
 
 }  // namespace
 
-void note_taken_folio(Descriptor& d, unsigned folio) {
-  const BinInfo& info = d.info();
-  const unsigned unit = folio >> unit_shift(info);
-  const uint64_t bit = bit_of(unit);
-  Word& resident = d.resident(unit / 64);
-  Word& aged = d.aged(unit / 64);
-  if ((aged.load(order::relaxed) & bit) != 0) aged.fetch_and(~bit, order::relaxed);  // relaxed: as below
-  // Relaxed: a purge clears the bit only while it holds every folio of the unit; the caller holds an object of one.
-  const bool was_resident = (resident.load(order::relaxed) & bit) != 0 ||
-                            (resident.fetch_or(bit, order::relaxed) & bit) != 0;  // relaxed: see above
-  if (was_resident) return count_dirty(-bytes_of(kFolioObjects, info));
-  const unsigned folios = unit_at(info, unit).folios;
-  count_resident(bytes_of(folios * kFolioObjects, info));
-  // Its neighbours are free and resident.
-  if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));
-  if (info.size <= kAheadObjectMost) touch_ahead(d, unit);
+void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
+  const ChunkPages chunk(d);
+  PageChange change;
+  unsigned fresh = 0;  // the last page that was not there, and 1
+  visit_pages_of(chunk, folio, mine, [&](Pages pages) {
+    visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+      const uint64_t missing = mask & ~resident_in(d, w);
+      if (missing != 0) fresh = w * 64 + highest_bit(missing) + 1;
+      // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
+      if ((d.dirty(w).load(order::seq_cst) & mask) != 0) {
+        // Relaxed: these are the caller's pages, until it gives its objects back.
+        change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::relaxed) & mask));
+      }
+      if ((d.aged(w).load(order::relaxed) & mask) != 0) d.aged(w).fetch_and(~mask, order::relaxed);  // relaxed: marks
+    });
+  });
+  if (fresh == 0) return;
+  // relaxed: a guess; two that both do it do no harm
+  const Backing backing = d.backing.load(order::relaxed);
+  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && nothing_there(d)) make_huge(d);
+  const int before = change.resident;
+  visit_pages_of(chunk, folio, mine, [&](Pages pages) { set_resident(d, pages, change); });
+  if (change.resident != before && d.info().size <= kAheadObjectMost) touch_ahead(d, fresh - 1, change);
 }
 
-void note_all_resident(Descriptor& d) {
-  const BinInfo& info = d.info();
-  const unsigned bits = units_of(info);
-  for (unsigned w = 0; w * 64 < bits; ++w) {
-    d.resident(w).store(low_mask(bits - w * 64), order::relaxed);  // relaxed: published with the chunk
+namespace {
+
+// Of neighbours in a folio that were given back: the pages that only they touch are free while they are, those at
+// either end may be. One look at the folio's word serves all but these.
+void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, unsigned at, unsigned length,
+                PageChange& change) {
+  const unsigned first = folio * kFolioObjects + at;
+  const Pages pages = chunk.of({first, first + length}), inside = chunk.inside({first, first + length});
+  const bool shares_low = pages.first < inside.first, one = pages.end - pages.first == 1;
+  const bool low = shares_low && is_free(d, chunk, pages.first);
+  const bool high = pages.end > inside.end && !(shares_low && one) && is_free(d, chunk, pages.end - 1);
+  const Pages free = {low ? pages.first : inside.first, high ? pages.end : inside.end};
+  bool any = false;
+  visit_words_of(free, [&](unsigned w, uint64_t mask) {
+    // relaxed: who set the mark has raised the hint, or will
+    const uint64_t mine = mask & resident_in(d, w) & ~d.dirty(w).load(order::relaxed);
+    if (mine == 0) return;
+    // [page] seq_cst: before the second look; pairs with note_taken. [hint]: before the chunk's hint is read.
+    change.dirty += static_cast<int>(popcount(mine & ~d.dirty(w).fetch_or(mine, order::seq_cst)));
+    any = true;
+  });
+  if (!any) return;
+  const uint64_t run = low_mask(length) << at;
+  const uint64_t again = d.occupancy(chunk.info(), folio).load(order::seq_cst) & run;  // [page] seq_cst: the second look
+  for (unsigned page = free.first; page < free.end; ++page) {
+    const bool edge = page < inside.first || page >= inside.end;
+    if ((edge || again != 0) && !is_free(d, chunk, page)) unmark_dirty(d, page, change);
   }
-  const int64_t bytes = bytes_of(info.folios * kFolioObjects, info);
-  count_resident(bytes);
-  count_dirty(bytes);
+  raise_chunk(d, kDirty);
+}
+
+}  // namespace
+
+void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change) {
+  const ChunkPages chunk(d);
+  const unsigned least = chunk.objects_a_page();
+  visit_runs(given, kFolioObjects, [&](unsigned at, unsigned length, uint64_t) {
+    // A page is free only if as many neighbours are. (Without this glance a free in random order took twice as long.)
+    const uint64_t below = left & low_mask(at), above = left >> at;
+    if (below != 0 && above != 0 && at + lowest_bit(above) - highest_bit(below) <= least) return;
+    mark_given(d, chunk, folio, at, length, change);
+  });
+}
+
+bool is_untouched(Descriptor& d, unsigned object) {
+  uint64_t there = 0;
+  visit_words_of(ChunkPages(d).of(object), [&](unsigned w, uint64_t mask) { there |= resident_in(d, w) & mask; });
+  return there == 0;
+}
+
+uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want) {
+  if (some == 0) return 0;
+  const unsigned before = folio * kFolioObjects;
+  const ChunkPages chunk(d);
+  const Pages pages = chunk.of({before + lowest_bit(some), before + highest_bit(some) + 1});
+  uint64_t there = 0, missing = 0;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    there |= mask & resident_in(d, w);
+    missing |= mask & ~resident_in(d, w);
+  });
+  if (missing == 0) return some;
+  uint64_t found = 0;
+  for (uint64_t rest = there == 0 ? 0 : some; rest != 0 && want != 0; rest &= rest - 1) {
+    const unsigned object = before + lowest_bit(rest);
+    if (!all_there(d, chunk.of(object))) continue;
+    found |= rest & -rest;
+    --want;
+  }
+  return found;
+}
+
+void make_huge(Descriptor& d) {
+  if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
+  d.backing.store(Backing::kHuge, order::relaxed);  // relaxed: a hint
+  // [young] acq_rel: sees the header of the one before; pairs with itself.
+  Descriptor* const before = bins[index(d.bin)].young.exchange(&d, order::acq_rel);
+  if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
+  const ChunkPages chunk(d);
+  PageChange change;
+  set_resident(d, {0, chunk.count()}, change);
+  visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
+    // [page] seq_cst: before the look at what is taken; pairs with note_taken.
+    change.dirty += static_cast<int>(popcount(mask & ~d.dirty(w).fetch_or(mask, order::seq_cst)));
+  });
+  // Little is taken: few words show pages that are not free.
+  for (unsigned folio = 0; folio < chunk.info().folios; ++folio) {
+    const uint64_t taken = d.occupancy(folio).load(order::seq_cst);  // [page] seq_cst: a look; pairs with set_bits
+    visit_pages_of(chunk, folio, taken, [&](Pages pages) {
+      for (unsigned page = pages.first; page < pages.end; ++page) unmark_dirty(d, page, change);
+    });
+  }
+  raise_chunk(d, kDirty);
+}
+
+void prepare_purge(Descriptor& d) {
+  const Backing backing = d.backing.load(order::relaxed);  // relaxed: a hint
+  if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
+  if (backing == Backing::kHuge) os::refuse_huge_pages(d.chunk(), kChunkBytes);
+  d.backing.store(backing == Backing::kSmall ? Backing::kSmallPurged : Backing::kHugePurged, order::relaxed);  // relaxed: a hint
 }
 
 }  // namespace folio

@@ -1,45 +1,126 @@
-// Residency: which pages of a chunk are there. Known for purge units of small objects, and for each object of a page
-// and more. And what of a chunk is committed: all that lies below some page. It grows in steps, before what lies in the
-// next one is taken: what is only reserved costs nothing.
+// Residency: which pages of a chunk are there, and which of these are free. Pages are counted from the chunk's start, in
+// the system's size; a page is free while no object that touches it, with however few bytes, is taken.
 //
-// Pages come by faults, one for each page, or several at once: by a touch ahead, which makes the next units resident in
-// one system call, or as a huge page. What comes so before it is taken is free and resident, as after a free: it is
-// counted as dirty, aged and purged like that.
+// The occupancy words say which pages are free. Two marks say what a purge can give back, and the sums in
+// space/pages.h count them:
+//
+//   resident   set when an object that touches the page is taken; cleared by a purge, which holds all of these.
+//   dirty      resident and free. Set by who gives the last object of the page back, cleared by who takes the first:
+//
+//     give: clear the object's bit; look whether the page is free; set the mark; look again, and clear it if not.
+//     take: set the object's bit; clear the mark if it is seen set.
+//
+//   "Look" against "seen" is a race on two words, as of hints (hints.h), and both sides are sequentially consistent: one
+//   of them sees the other. So with nothing in flight the marks are exact. A thread that stops between its two steps
+//   leaves a page unmarked, until somebody frees an object of it again, or a purge of everything looks; or marked, until
+//   a purge finds out.
+//
+// Pages come by faults, one for each page, or several at once: by a touch ahead, or as a huge page. What comes so before
+// it is taken is dirty, as after a free.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bits.h"
 #include "folio/descriptor.h"
+#include "os/os.h"
 
 namespace folio {
 
-// The fewest folios of small objects that make whole pages.
-struct Unit {
-  unsigned first, folios;
+// Ranges [first, end) of a chunk's pages, and of its objects.
+struct Pages {
+  unsigned first, end;
+  unsigned count() const { return end > first ? end - first : 0; }
 };
-// Folios of a unit = 2^unit_shift(info).
-unsigned unit_shift(const BinInfo& info);
-unsigned units_of(const BinInfo& info);
-Unit unit_at(const BinInfo& info, unsigned unit);
+struct Objects {
+  unsigned first, end;
+};
 
-// Commits what it takes to use some of these free objects of a folio. Returns which can be used: all of them, or, where
-// the kernel refuses more memory, those that lie in what is committed.
-uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice);
+// Calls visit(word's number, mask) for the words of a range of bits.
+template <class Range, class Visit>
+void visit_words_of(Range range, Visit&& visit) {
+  for (unsigned at = range.first; at < range.end;) {
+    const unsigned bit = at % 64, rest = range.end - at, length = rest < 64 - bit ? rest : 64 - bit;
+    visit(at / 64, low_mask(length) << bit);
+    at += length;
+  }
+}
 
-// All of a chunk that nobody else knows yet. False if the kernel refuses.
-bool commit_chunk(Descriptor& d);
+// Which pages objects touch, and the other way round.
+class ChunkPages {
+ public:
+  explicit ChunkPages(const Descriptor& d)
+      : info_(d.info()), first_(static_cast<size_t>(d.first - d.chunk())), shift_(lowest_bit(os::page_bytes())) {}
 
-// Takes every object of a unit that is empty; false if it is not. Nobody waits: takers look elsewhere.
-bool claim_unit(Descriptor& d, Unit unit);
-void release_unit(Descriptor& d, Unit unit);
+  const BinInfo& info() const { return info_; }
+  unsigned shift() const { return shift_; }
+  unsigned count() const { return static_cast<unsigned>(kChunkBytes >> shift_); }
 
-// Objects of a page and more were taken. Returns those of `mine` that were not resident.
-uint64_t note_taken_objects(Descriptor& d, unsigned folio, uint64_t mine);
-// Objects of a folio of smaller ones were taken, which was empty.
-void note_taken_folio(Descriptor& d, unsigned folio);
+  Pages of(Objects objects) const {
+    if (objects.first == objects.end) return {0, 0};
+    return {static_cast<unsigned>((first_ + size_t{objects.first} * info_.size) >> shift_),
+            static_cast<unsigned>((first_ + size_t{objects.end} * info_.size - 1) >> shift_) + 1};
+  }
+  Pages of(unsigned object) const { return of({object, object + 1}); }
+  // Pages that these objects touch and no other: {n, n} where there are none, n the one after the first they touch.
+  Pages inside(Objects objects) const {
+    const size_t from = first_ + size_t{objects.first} * info_.size, to = first_ + size_t{objects.end} * info_.size;
+    const auto begin = static_cast<unsigned>((from + (size_t{1} << shift_) - 1) >> shift_);
+    const auto end = static_cast<unsigned>((objects.end == info_.objects ? to + (size_t{1} << shift_) - 1 : to) >> shift_);
+    return {begin, end > begin ? end : begin};
+  }
+  Pages in_use() const { return of({0, info_.objects}); }
 
-// All of a chunk of small objects that nobody else knows yet is to be resident, by a huge page.
-void note_all_resident(Descriptor& d);
+  Objects on(Pages pages) const {
+    const size_t from = size_t{pages.first} << shift_, to = size_t{pages.end} << shift_;
+    if (to <= first_) return {0, 0};
+    const unsigned begin = from <= first_ ? 0 : number(from - first_), end = number(to - 1 - first_) + 1;
+    return {begin < info_.objects ? begin : info_.objects, end < info_.objects ? end : info_.objects};
+  }
+  // No page, but the last, is touched by fewer objects.
+  unsigned objects_a_page() const { return number(size_t{1} << shift_); }
+
+ private:
+  unsigned number(size_t offset) const { return static_cast<unsigned>((offset * info_.multiplier) >> kDivisionShift); }
+
+  const BinInfo& info_;
+  size_t first_;
+  unsigned shift_;
+};
+
+// What has changed, in pages; told to the sums at the end.
+struct PageChange {
+  int resident = 0, dirty = 0;
+  ~PageChange();
+};
+
+// Objects `mine` of a folio were taken.
+void note_taken(Descriptor& d, unsigned folio, uint64_t mine);
+// They were given back, and `left` of the folio is taken.
+void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change);
+
+// Whether none of the pages of an object is there: it reads as zero.
+bool is_untouched(Descriptor& d, unsigned object);
+// Of the objects `some` of a folio, `want` at least whose pages are all there, the lowest first, or all of these.
+uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want = kFolioObjects);
+
+bool is_free(Descriptor& d, unsigned page);
+// Marks those of the pages that are resident and free, and raises the chunk's hint.
+void mark_dirty(Descriptor& d, Pages pages, PageChange& change);
+// Of a page that was found not to be free, unless it is by now.
+void unmark_dirty(Descriptor& d, unsigned page, PageChange& change);
+
+// All of a chunk, which is committed, is to come as a huge page when it is touched, which is soon. It then stays one
+// until a part of it is purged; the advice goes when the bin wants the next one, or with that purge. If it stayed, each
+// such chunk would have a mapping of its own, and the kernel's collector of huge pages (khugepaged) would bring back
+// what is purged.
+void make_huge(Descriptor& d);
+// Before anything of a chunk is purged.
+void prepare_purge(Descriptor& d);
+inline bool was_purged(const Descriptor& d) {
+  const Backing backing = d.backing.load(order::relaxed);  // relaxed: a hint
+  return backing == Backing::kSmallPurged || backing == Backing::kHugePurged;
+}
 
 }  // namespace folio

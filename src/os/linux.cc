@@ -57,21 +57,13 @@ void* map(size_t bytes, int protection, void* fixed = nullptr) {
   return failed(at) ? nullptr : reinterpret_cast<void*>(at);
 }
 
-// Where huge pages are "always" on, the first touch of a sparse chunk would cost 2 MiB.
-void refuse_huge_pages(void* address, size_t bytes) { call(SYS_madvise, address, bytes, MADV_NOHUGEPAGE); }
-
-// Zero until asked; every thread that asks computes the same.
-constinit Atomic<size_t> known_page_bytes{0};
-
 }  // namespace
 
-size_t page_bytes() {
-  size_t bytes = known_page_bytes.load(order::relaxed);  // relaxed: one value only, and nothing hangs on it
-  if (bytes == 0) {
-    bytes = getauxval(AT_PAGESZ);
-    if (bytes < kPageBytesLeast) bytes = kPageBytesLeast;
-    known_page_bytes.store(bytes, order::relaxed);  // relaxed: as above
-  }
+constinit Atomic<size_t> known_page_bytes{0};
+
+size_t learn_page_bytes() {
+  const size_t asked = getauxval(AT_PAGESZ), bytes = asked < kPageBytesLeast ? kPageBytesLeast : asked;
+  known_page_bytes.store(bytes, order::relaxed);  // relaxed: see page_bytes
   return bytes;
 }
 
@@ -88,6 +80,7 @@ void* reserve(size_t bytes, size_t alignment) {
     unreserve(aligned, bytes);
     return nullptr;
   }
+  // Where huge pages are "always" on, the first touch of a sparse chunk would cost 2 MiB.
   refuse_huge_pages(aligned, bytes);
   return aligned;
 }
@@ -106,6 +99,8 @@ bool populate(void* address, size_t bytes) {
 bool prefer_huge_pages(void* address, size_t bytes) {
   return !failed(call(SYS_madvise, address, bytes, MADV_HUGEPAGE));
 }
+
+void refuse_huge_pages(void* address, size_t bytes) { call(SYS_madvise, address, bytes, MADV_NOHUGEPAGE); }
 
 bool purge(void* address, size_t bytes) {
   // Not MADV_FREE: it leaves resident memory looking high until the kernel needs it, which users take for a leak.

@@ -16,7 +16,12 @@ namespace folio::os {
 // ---- Pages ----
 
 // Bytes of a page: a power of two, at least 4096. Constant after the first call.
-size_t page_bytes();
+size_t learn_page_bytes();
+extern Atomic<size_t> known_page_bytes;  // zero until asked; every thread that asks computes the same
+inline size_t page_bytes() {
+  const size_t bytes = known_page_bytes.load(order::relaxed);  // relaxed: one value only, and nothing hangs on it
+  return bytes != 0 ? bytes : learn_page_bytes();
+}
 
 // `bytes` of address space at a multiple of `alignment`, both multiples of the page. It is inaccessible, and so costs
 // nothing: no limit on data or commit counts it, and locking all memory gives it none. Null if there is none.
@@ -38,8 +43,10 @@ bool unreserve(void* address, size_t bytes);
 // cannot (Linux before 5.14) or has none: some may be resident then.
 bool populate(void* address, size_t bytes);
 
-// Asks for huge pages in an aligned range from reserve(), when it is touched. False if the kernel has none to give.
+// Asks for huge pages in an aligned range from reserve(), when it is touched, or for none any more: what is there stays.
+// False if the kernel has none to give.
 bool prefer_huge_pages(void* address, size_t bytes);
+void refuse_huge_pages(void* address, size_t bytes);
 
 // Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
 bool purge(void* address, size_t bytes);

@@ -30,19 +30,15 @@ class BinInfo:
     size: int
     objects: int
     folios: int
-    tracks_objects: bool
+    page_words: int  # of a chunk: a bit for each page
 
     @property
     def hint_words(self) -> int:
         return (self.folios + 63) // 64
 
     @property
-    def residency_words(self) -> int:
-        return self.folios if self.tracks_objects else self.hint_words
-
-    @property
     def descriptor_words(self) -> int:
-        return 3 * self.hint_words + 2 * self.residency_words + self.folios
+        return 3 * self.hint_words + 3 * self.page_words + self.folios
 
 
 @dataclass
@@ -54,7 +50,7 @@ class Bin:
     first: np.ndarray  # addresses of the first objects
     descriptors: np.ndarray  # addresses
     taken: np.ndarray  # occupancy words: (chunks, folios)
-    resident: np.ndarray  # resident words: (chunks, residency_words)
+    resident: np.ndarray  # resident words: (chunks, page_words)
     cached: dict[str, np.ndarray] = field(default_factory=dict)  # by place: words like `taken`, disjoint, part of it
 
     @cached_property
@@ -156,9 +152,9 @@ class Heap:
         layout, metadata = self.layout, self.snapshot.metadata
         descriptors = self.descriptors[mine]
         at = descriptors + layout.descriptor_bytes
-        hints, residency = info.hint_words, info.residency_words
-        taken = metadata.gather(at + 8 * (3 * hints + 2 * residency), info.folios)
-        resident = metadata.gather(at + 8 * 3 * hints, residency)
+        hints, words = info.hint_words, info.page_words
+        taken = metadata.gather(at + 8 * (3 * hints + 3 * words), info.folios)
+        resident = metadata.gather(at + 8 * 3 * hints, words)
         first = metadata.gather(descriptors + layout.descriptor_first_offset, 1)[:, 0].astype(np.int64)
         return Bin(info, self.numbers[mine] << layout.chunk_shift, first, descriptors, taken, resident)
 

@@ -14,7 +14,7 @@ from folio.errors import FolioError
 from folio.process import Mapping, Process
 
 MAGIC = b"FolioLay"
-VERSION = 5
+VERSION = 6
 HEAD = struct.Struct("<8sII")
 TABLE_OFFSET = 48  # of the first pointer, in all versions so far
 LISTED = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
@@ -24,7 +24,7 @@ descriptor_seal_offset huge_bytes huge_base_offset huge_reserved_offset huge_usa
 huge_touched_offset huge_state_offset magazine_bytes magazine_header_offset thread_cache_bytes
 thread_cache_next_offset thread_cache_tops_offset cpu_cache_count cpu_cache_lists_offset cpu_list_bytes
 cpu_list_objects_offset depot_bin_bytes bin_info_size_offset bin_info_objects_offset bin_info_folios_offset
-bin_info_tracks_objects_offset magazine_link_offset stack_tag_bits resident_offset dirty_offset
+page_words magazine_link_offset stack_tag_bits resident_offset dirty_offset
 purged_offset purge_calls_offset code_large granule_shift fields* chunk_entry_bytes chunk_entry_step
 field_bytes field_base_offset field_next_offset field_granules_offset metadata_pieces* region_cursor*
 region_reserved* option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset

@@ -228,28 +228,10 @@ def in_chunk(by_page: np.ndarray, bin_: Bin, rows: np.ndarray, before: int | boo
 
 def free_pages(bin_: Bin, rows: np.ndarray, pages_per_chunk: int) -> tuple[np.ndarray, np.ndarray]:
     """Which pages of the chunks a purge may take, and which of all pages Folio knows nothing to be resident on."""
-    info = bin_.info
-    taken, resident = bin_.taken[rows], bin_.resident[rows]
-    if info.tracks_objects:
-        return (
-            bytes_by_page(bin_, rows, taken, pages_per_chunk) == 0,
-            bytes_by_page(bin_, rows, resident, pages_per_chunk) == 0,
-        )
-    folios = unit_folios(info.size)
-    starts = np.arange(0, info.folios, folios)
-    empty = np.bitwise_or.reduceat(taken, starts, axis=1) == 0
-    units = np.arange(len(starts))
-    untouched = (resident[:, units // 64] >> (units % 64).astype(np.uint64) & np.uint64(1)) == 0
-    unit = np.minimum(np.arange(pages_per_chunk) * PAGE // (folios * FOLIO_OBJECTS * info.size), len(starts) - 1)
-    return in_chunk(empty[:, unit], bin_, rows, True), in_chunk(untouched[:, unit], bin_, rows, True)
-
-
-def unit_folios(size: int) -> int:
-    """The fewest folios, a power of two, that make whole pages."""
-    folios = 1
-    while folios * FOLIO_OBJECTS * size % PAGE:
-        folios *= 2
-    return folios
+    free = bytes_by_page(bin_, rows, bin_.taken[rows], pages_per_chunk) == 0
+    page = np.arange(pages_per_chunk)
+    known = bin_.resident[rows][:, page // 64] >> (page % 64).astype(np.uint64) & np.uint64(1) == 1
+    return free, ~known
 
 
 # ---- Large objects, huge blocks ----

@@ -70,7 +70,7 @@ class Reader:
                 number(code, layout.bin_info_size_offset, 4),
                 number(code, layout.bin_info_objects_offset, 4),
                 number(code, layout.bin_info_folios_offset, 2),
-                bool(number(code, layout.bin_info_tracks_objects_offset, 1)),
+                layout.page_words,
             )
             for code in range(1, layout.bins)
         ]

@@ -69,24 +69,19 @@ inline unsigned reachable_objects(folio::BinId bin) {
   return reached;
 }
 
-// Free resident pages that no purge would come by: a chunk has a unit (or an object) of them, but not its hint.
+// Free resident pages that no purge would come by: one is not marked, or its chunk has not the hint.
 inline bool dirt_is_forgotten(folio::Descriptor& d) {
   using namespace folio;
-  const BinInfo& info = d.info();
-  const unsigned shift = info.tracks_objects ? 0 : unit_shift(info), slot = window_slot(d.first);
-  bool dirty = false;
-  for (unsigned first = 0; first < info.folios; first += 1u << shift) {
-    const unsigned unit = first >> shift;
-    uint64_t resident = d.resident(info.tracks_objects ? unit : unit / 64).load(order::relaxed);
-    if (!info.tracks_objects) resident = (resident >> unit % 64 & 1) != 0 ? ~uint64_t{0} : 0;
-    uint64_t taken = 0;
-    for (unsigned f = first; f < first + (1u << shift) && f < info.folios; ++f)
-      taken |= d.occupancy(f).load(order::relaxed);
-    dirty = dirty || (info.tracks_objects ? (resident & ~taken) != 0 : resident != 0 && taken == 0);
-  }
+  const unsigned slot = window_slot(d.first);
   const bool hint = (d.block->chunks[kDirty][slot / 64].load(order::relaxed) >> slot % 64 & 1) != 0 &&
                     (d.block->summary[kDirty].load(order::relaxed) >> slot / 64 & 1) != 0;
-  return dirty && !hint;
+  const Pages in_use = ChunkPages(d).in_use();
+  for (unsigned page = in_use.first; page < in_use.end; ++page) {
+    const bool resident = (d.resident(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;
+    const bool marked = (d.dirty(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;
+    if (resident && is_free(d, page) && !(marked && hint)) return true;
+  }
+  return false;
 }
 
 class BinScenario {

@@ -131,7 +131,6 @@ TEST(SizeClasses, ChunksAreDividedIntoFolios) {
     EXPECT_GT((uint64_t{info.objects} + 1) * info.size + kColourMost, kChunkBytes) << "one more would fit: bin " << i;
     EXPECT_EQ((info.folios - 1u) * kFolioObjects + popcount(info.last_valid), info.objects) << "bin " << i;
     EXPECT_EQ(info.last_valid & (info.last_valid + 1), 0u) << "valid bits are the lowest: bin " << i;
-    EXPECT_EQ(info.tracks_objects, info.size >= kPageBytesLeast);
     EXPECT_GE(info.magazine_most, 2u) << "threads cache every bin";
     EXPECT_LE(info.magazine_most, kMagazineObjects);
     EXPECT_LE(uint64_t{info.magazine_most} * info.size, kMagazineBytesMost);

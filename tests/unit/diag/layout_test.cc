@@ -77,11 +77,10 @@ class Reader {
   uint64_t taken(const char* descriptor) const {
     const auto bin = copied<uint8_t>(descriptor, layout_.descriptor_bin_offset);
     const auto folios = info<uint16_t>(bin, layout_.bin_info_folios_offset);
-    const bool tracks = info<bool>(bin, layout_.bin_info_tracks_objects_offset);
-    const size_t hints = (folios + 63u) / 64u, residency = tracks ? folios : hints;
+    const size_t hints = (folios + 63u) / 64u;
     uint64_t n = 0;
     for (size_t i = 0; i < folios; ++i) {
-      n += popcount(copied<uint64_t>(descriptor, layout_.descriptor_bytes + (3 * hints + 2 * residency + i) * 8));
+      n += popcount(copied<uint64_t>(descriptor, layout_.descriptor_bytes + (3 * hints + 3 * layout_.page_words + i) * 8));
     }
     return n;
   }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "folio/purge.h"
+#include "folio/residency.h"
 #include "os/os.h"
 #include "space/metadata.h"
 #include "space/region.h"
@@ -532,7 +533,11 @@ TEST_F(CheckBin, SeesEachInvariantBroken) {
     Word& summary = d.block->summary[fullness];
     expect_found(summary, without(summary, slot / 64), "a summary bit");
   }
-  expect_found(d.resident(0), without(d.resident(0), 0), "residency of a taken unit");
+  const unsigned page = ChunkPages(d).of(0).first, free_page = ChunkPages(d).of(64 + 20).first;
+  expect_found(d.resident(page / 64), without(d.resident(page / 64), page % 64), "residency of a taken object");
+  expect_found(d.dirty(free_page / 64), without(d.dirty(free_page / 64), free_page % 64), "the mark of a free page");
+  expect_found(d.dirty(page / 64), d.dirty(page / 64).load(order::relaxed) | uint64_t{1} << page % 64,
+               "the mark of a page that is not free");
   const unsigned last = d.info().folios - 1u;
   ASSERT_NE(d.info().last_valid, ~uint64_t{0});
   expect_found(d.occupancy(last), d.info().last_valid + 1, "a bit that is no object");

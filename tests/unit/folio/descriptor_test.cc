@@ -40,8 +40,9 @@ TEST(Descriptor, WordsAreApartAndFillIt) {
     for (unsigned hint = 0; hint < 3; ++hint) {
       for (unsigned w = 0; w < d.hint_words(); ++w) add(d.hint(hint, w));
     }
-    for (unsigned w = 0; w < d.residency_words(); ++w) {
+    for (unsigned w = 0; w < kPageWords; ++w) {
       add(d.resident(w));
+      add(d.dirty(w));
       add(d.aged(w));
     }
     for (unsigned folio = 0; folio < d.info().folios; ++folio) add(d.occupancy(folio));
@@ -55,7 +56,6 @@ TEST(Descriptor, ThereAreBitsForEveryFolioAndObject) {
     Shape shape(bin);
     const Descriptor& d = shape.d();
     EXPECT_GE(d.hint_words() * 64, d.info().folios);
-    EXPECT_GE(d.residency_words(), d.info().tracks_objects ? d.info().folios : d.hint_words());
     unsigned objects = 0;
     for (unsigned folio = 0; folio < d.info().folios; ++folio) objects += popcount(d.valid(folio));
     EXPECT_EQ(objects, d.info().objects) << "bin " << index(bin);

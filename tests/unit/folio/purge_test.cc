@@ -65,19 +65,12 @@ struct Recount {
     }
   }
   void add(Descriptor& d) {
-    const BinInfo& info = d.info();
-    for (unsigned folio = 0; folio < info.folios; ++folio) {
-      const uint64_t word = d.occupancy(folio).load(order::relaxed);
-      if (info.tracks_objects) {
-        const uint64_t pages = d.resident(folio).load(order::relaxed);
-        resident += int64_t{popcount(pages)} * info.size;
-        dirty += int64_t{popcount(pages & ~word)} * info.size;
-        continue;
-      }
-      const unsigned unit = folio >> unit_shift(info);
-      if ((d.resident(unit / 64).load(order::relaxed) >> unit % 64 & 1) == 0) continue;
-      resident += int64_t{kFolioObjects} * info.size;
-      if (word == 0) dirty += int64_t{kFolioObjects} * info.size;
+    const auto page = static_cast<int64_t>(os::page_bytes());
+    for (unsigned i = 0; i < ChunkPages(d).count(); ++i) {
+      if ((d.resident(i / 64).load(order::relaxed) >> i % 64 & 1) == 0) continue;
+      const Pages in_use = ChunkPages(d).in_use();
+      resident += page;
+      if (i >= in_use.first && i < in_use.end && is_free(d, i)) dirty += page;
     }
   }
 };
@@ -174,8 +167,8 @@ TEST_F(Purge, OnlyWhatHasAgedGoesOnATick) {
 
 TEST_F(Purge, TakingClearsTheMark) {
   for (const BinId bin : all_bins()) {
-    // All of one unit, so that it is the same pages again.
-    const unsigned n = info_of(bin).tracks_objects ? 1 : kFolioObjects << unit_shift(info_of(bin));
+    // All of one page at least, so that it is the same pages again.
+    const auto n = static_cast<unsigned>(os::page_bytes() / info_of(bin).size + 1);
     std::vector<void*> objects = take_filled(bin, n);
     give(bin, objects);
     age_bins();
