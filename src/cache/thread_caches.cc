@@ -89,6 +89,15 @@ void thread_caches_put(ThreadCache& cache) {
   idle_caches.push(&cache);
 }
 
+bool thread_caches_others_run() {
+  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
+    // Relaxed, both: of threads that a handler has started before, and of none that is here.
+    if (c == thread_state.cache || c->tops.load(order::relaxed) == nullptr) continue;
+    if (os::thread_exists(c->thread.load(order::relaxed))) return true;  // relaxed: see above
+  }
+  return false;
+}
+
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
   // [look] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.

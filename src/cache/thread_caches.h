@@ -18,6 +18,8 @@ void thread_caches_put(ThreadCache& cache);
 // In the child of a fork: hands on what the threads that are gone had cached. `alone`: no other thread runs yet. One
 // may where a handler of the program's has started it.
 void thread_caches_after_fork(bool alone);
+// There: whether any other thread that has a cache runs. A system call for each.
+bool thread_caches_others_run();
 
 // Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's
 // destructor, which the raw system call skips, and which cannot be had for a first malloc in the last round of

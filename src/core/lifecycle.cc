@@ -23,9 +23,9 @@ void complain(const char* line, size_t length) {
 // lock can be held, since there is none; what other threads were in the middle of is given up, what they cached is
 // handed on.
 void after_fork_in_child() {
-  // Where the system does not say: a thread that a handler has started has started the housekeeper too.
+  // Where the system does not say how many there are, it says of each that had a cache whether it is here.
   const unsigned total = os::thread_total();
-  const bool alone = total == 1 || (total == 0 && !housekeeper_is_own());
+  const bool alone = total == 1 || (total == 0 && !housekeeper_is_own() && !thread_caches_others_run());
   clock_after_fork(alone);
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);

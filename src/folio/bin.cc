@@ -30,9 +30,9 @@ uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
 
 namespace {
 
-// *refused: it has room, but the kernel no memory for it.
+// *why, where it has room that cannot be used: it is not committed.
 unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want, bool* zero,
-                         bool* refused) {
+                         Commit* why) {
   Word& word = d.occupancy(folio);
   const uint64_t valid = d.valid(folio);
   const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides
@@ -44,9 +44,10 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, vo
   // What a purge has left of it first; of objects of a page and more, that was looked for before.
   const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(d.info());
   const uint64_t there = purged ? resident_objects(d, folio, free, want) : 0;
-  const uint64_t choice = commit_objects(d, folio, lowest_bits(there != 0 ? there : free, want));
+  Commit result;
+  const uint64_t choice = commit_objects(d, folio, lowest_bits(there != 0 ? there : free, want), &result);
   if (choice == 0) {
-    *refused = true;
+    *why = result;
     return 0;
   }
   const uint64_t before = set_bits(d, folio, choice);
@@ -62,17 +63,17 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, vo
   return count;
 }
 
-// *refused: what is left of that fullness cannot be used, for want of memory.
-unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero, bool* refused) {
+// *why, where what is left of that fullness cannot be used.
+unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero, Commit* why) {
   unsigned got = 0;
-  while (got < want && !*refused) {
+  while (got < want && *why == Commit::kDone) {
     const int folio = find_folio(d, fullness);
     if (folio < 0) {
       lower_chunk(d, fullness);
       break;
     }
     got += take_from_folio(d, static_cast<unsigned>(folio), fullness, objects + got, want - got,
-                           got == 0 ? zero : nullptr, refused);
+                           got == 0 ? zero : nullptr, why);
   }
   return got;
 }
@@ -154,7 +155,7 @@ HintBlock* block_for(BinId bin, Window* window) {
 // a huge page when it is first touched: fewer faults, and fewer misses of the TLB. Not for objects of a page and more,
 // whose pages go one by one.
 void make_whole(Descriptor& d) {
-  if (!commit_chunk(d)) return;
+  if (commit_chunk(d) != Commit::kDone) return;
   if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever) return;
   d.backing.store(Backing::kHugeWanted, order::relaxed);  // relaxed: published with the chunk
 }
@@ -194,8 +195,8 @@ Descriptor* open_chunk(BinId bin) {
   return d;
 }
 
-// *refused: there is room, but the kernel has no memory for it.
-unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, bool* refused) {
+// *why: there is room that cannot be used, for want of memory if there is any such.
+unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, Commit* why) {
   // [blocks] acquire: pairs with block_for.
   HintBlock* const blocks = bins[index(bin)].blocks.load(order::acquire);
   unsigned got = has_pages_of_its_own(info_of(bin)) ? take_resident(blocks, objects, want) : 0;
@@ -207,10 +208,10 @@ unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, bool* r
       for (unsigned slot = 0; got < want;) {
         Descriptor* d = find_chunk(*block, fullness, slot);
         if (d == nullptr) break;
-        bool here = false;
+        Commit here = Commit::kDone;
         got += take_from_chunk(*d, fullness, objects + got, want - got, got == 0 ? zero : nullptr, &here);
-        if (!here) continue;
-        *refused = true;
+        if (here == Commit::kDone) continue;
+        if (*why != Commit::kRefused) *why = here;
         slot = window_slot(d->first) + 1;
       }
     }
@@ -221,8 +222,8 @@ unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, bool* r
 }  // namespace
 
 unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero) {
-  bool refused;
-  return take_open(bin, objects, want, zero, &refused);
+  Commit why = Commit::kDone;
+  return take_open(bin, objects, want, zero, &why);
 }
 
 namespace {
@@ -256,15 +257,15 @@ void mend_next_chunks(BinId bin) {
 
 unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
   for (;;) {
-    bool refused = false;
-    unsigned got = take_open(bin, objects, want, zero, &refused);
+    Commit why = Commit::kDone;
+    unsigned got = take_open(bin, objects, want, zero, &why);
     if (got != 0) return got;
     // Stale hints that this look corrected, and those mended here, may show room.
     mend_next_chunks(bin);
-    got = take_open(bin, objects, want, zero, &refused);
+    got = take_open(bin, objects, want, zero, &why);
     if (got != 0) return got;
     // Where what is there cannot be used, another chunk could not be either.
-    if (refused || open_chunk(bin) == nullptr) return 0;
+    if (why == Commit::kRefused || open_chunk(bin) == nullptr) return 0;
   }
 }
 
@@ -444,8 +445,7 @@ bool check_folio(Descriptor& d, unsigned folio) {
     const uint64_t summary = d.block->summary[fullness].load(order::relaxed);           // relaxed: nothing is in flight
     if ((chunks >> slot % 64 & 1) == 0 || (summary >> slot / 64 & 1) == 0) return false;
   }
-  // relaxed: as above
-  const size_t committed = size_t{d.committed.load(order::relaxed)} * kPageBytesLeast;
+  const size_t committed = committed_bytes(d);
   if (word != 0 && d.slot(folio * kFolioObjects + highest_bit(word) + 1) > d.chunk() + committed) return false;
   return resident_objects(d, folio, word) == word;
 }

@@ -124,7 +124,7 @@ void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
   // Up to the next one that is there. What somebody takes, or purges, meanwhile is as it was, or dirty once more.
   unsigned next = page + 1;
   while (next < end && (resident_in(d, next / 64) & bit_of(next)) == 0) ++next;
-  if (next <= page + 1 || !commit_to(d, size_t{next} << shift)) return;
+  if (next <= page + 1 || commit_to(d, size_t{next} << shift) != Commit::kDone) return;
   if (!os::populate(d.chunk() + (size_t{page} << shift), size_t{next - page} << shift)) return;
   set_resident(d, {page + 1, next}, change);
   mark_dirty(d, {page + 1, next}, change);
