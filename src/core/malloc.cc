@@ -8,9 +8,11 @@
 #include <errno.h>
 
 #include "cache/cpu_cache.h"
+#include "cache/depot.h"
 #include "core/clock.h"
 #include "core/lifecycle.h"
 #include "folio/bin.h"
+#include "folio/retire.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/pages.h"
@@ -35,9 +37,18 @@ void* allocate_in_larger_bin(BinId bin) {
   return nullptr;
 }
 
+// Where address space is short: chunks that hold nothing but what the caches have give theirs back.
+bool give_back_chunks() {
+  if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
+  cpu_caches_trim(true);
+  depot_trim(true);
+  return retire_free_chunks() != 0;
+}
+
 void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (size > PTRDIFF_MAX) return out_of_memory();
   HugeBlock* block = huge_alloc(size, alignment);
+  if (block == nullptr && give_back_chunks()) block = huge_alloc(size, alignment);
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kChunkBytes;
@@ -66,6 +77,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
+  if (object == nullptr && give_back_chunks()) object = large_alloc(size, alignment, zeroed);
   clock_after_large_call();
   return object == nullptr ? out_of_memory() : object;
 }
@@ -81,6 +93,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   } else if (take_objects(bin, &object, 1, zero) == 0) {
     object = nullptr;
   }
+  if (object == nullptr && give_back_chunks() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
   if (object == nullptr) object = allocate_in_larger_bin(bin);
   if (object == nullptr && huge_unmap_free() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
   clock_after_slow_call();

@@ -191,7 +191,7 @@ Descriptor* open_chunk(BinId bin) {
   set_chunk(d->block->window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
   bins[index(bin)].chunks.fetch_add(1, order::relaxed);  // relaxed: as above
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
-  raise_chunk(*d, kEmpty);
+  raise_new_chunk(*d);
   return d;
 }
 

@@ -48,6 +48,17 @@ Commit commit_to(Descriptor& d, size_t end) {
   return now >= end ? Commit::kDone : Commit::kRefused;
 }
 
+bool close_commit(Descriptor& d) {
+  uint16_t word = d.committed.load(order::relaxed);  // relaxed: compare_exchange decides
+  if ((word & kBusyMark) != 0) return false;
+  // [commit] acquire: after the step before; pairs with commit_to.
+  return d.committed.compare_exchange(word, word | kBusyMark, order::acquire);
+}
+
+void open_commit(Descriptor& d) {
+  d.committed.fetch_and(static_cast<uint16_t>(~kBusyMark), order::release);  // [commit] release: as in commit_to
+}
+
 Commit commit_chunk(Descriptor& d) { return commit_to(d, kChunkBytes); }
 
 uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice, Commit* result) {

@@ -25,6 +25,10 @@ Commit commit_to(Descriptor& d, size_t end);
 // All of it.
 Commit commit_chunk(Descriptor& d);
 
+// No step any more, until open_commit. False if a thread takes one just now.
+bool close_commit(Descriptor& d);
+void open_commit(Descriptor& d);
+
 // How far it is, in bytes from the chunk's start.
 size_t committed_bytes(const Descriptor& d);
 

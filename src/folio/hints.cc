@@ -31,10 +31,21 @@ void raise_chunk(Descriptor& d, unsigned hint) {
   raise_bit(d.block->summary[hint], uint64_t{1} << slot / 64);
 }
 
+void raise_new_chunk(Descriptor& d) {
+  const unsigned slot = window_slot(d.first);
+  // [hint] seq_cst: also where the bit is set, by a chunk that was there before: who lowers it sees this one then.
+  d.block->chunks[kEmpty][slot / 64].fetch_or(uint64_t{1} << slot % 64, order::seq_cst);
+  raise_bit(d.block->summary[kEmpty], uint64_t{1} << slot / 64);
+}
+
 void lower_chunk(Descriptor& d, unsigned hint) {
   const unsigned slot = window_slot(d.first);
   lower_bit(d.block->chunks[hint][slot / 64], uint64_t{1} << slot % 64);
   if (hint != kDirty && find_folio(d, static_cast<Fullness>(hint)) >= 0) raise_chunk(d, hint);
+  // Where the chunk has been retired meanwhile, the bit may be another one's.
+  // [descriptor] acquire: pairs with set_chunk; a new one's hint comes before this or after the bit was lowered.
+  auto* const now = static_cast<Descriptor*>(d.block->window->descriptor[slot].load(order::acquire));
+  if (now != &d && now != nullptr && now->block == d.block) raise_chunk(*now, hint);
 }
 
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from) {
@@ -50,7 +61,16 @@ Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from) {
     if (bits != 0) {
       const unsigned slot = w * 64 + lowest_bit(bits);
       // [descriptor] acquire: pairs with set_chunk, which came before the hint.
-      return static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
+      auto* d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
+      if (d != nullptr && d->block == &block) return d;
+      // The chunk has been retired, and may be another bin's by now.
+      lower_bit(chunks, uint64_t{1} << slot % 64);
+      // [descriptor] acquire: the second look; raise_new_chunk came before, and its chunk is seen, or comes after.
+      d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
+      if (d != nullptr && d->block == &block) raise_chunk(*d, hint);
+      from = slot + 1;
+      first = from / 64;
+      continue;
     }
     if (all == 0) {
       lower_bit(block.summary[hint], uint64_t{1} << w);

@@ -1,0 +1,83 @@
+#include "folio/retire.h"
+
+#include "folio/bin.h"
+#include "folio/commit.h"
+#include "folio/residency.h"
+#include "space/pages.h"
+#include "space/region.h"
+
+namespace folio {
+
+namespace {
+
+bool looks_free(Descriptor& d) {
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    if (d.occupancy(folio).load(order::relaxed) != 0) return false;  // relaxed: a guess, the claim decides
+  }
+  return true;
+}
+
+void release(Descriptor& d, unsigned folios) {
+  for (unsigned folio = 0; folio < folios; ++folio) clear_bits(d, folio, d.valid(folio));
+}
+
+bool claim(Descriptor& d) {
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    uint64_t empty = 0;
+    // [object] acquire: what the last owners wrote came before; pairs with clear_bits.
+    if (!d.occupancy(folio).compare_exchange(empty, d.valid(folio), order::acquire)) {
+      release(d, folio);
+      return false;
+    }
+  }
+  return true;
+}
+
+bool leave(Descriptor& d) {
+  const ChunkPages chunk(d);
+  PageChange change;
+  const Pages all{0, chunk.count()};
+  prepare_purge(d);
+  if (committed_bytes(d) != 0 && !purge_pages(d.chunk(), kChunkBytes)) return false;
+  visit_words_of(all, [&](unsigned w, uint64_t) {
+    // Relaxed: the claim is held for good.
+    change.resident -= static_cast<int>(popcount(d.resident(w).exchange(0, order::relaxed)));
+    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::relaxed)));  // relaxed: as above
+    d.aged(w).store(0, order::relaxed);                                                   // relaxed: as above
+  });
+  return true;
+}
+
+bool retire(Descriptor& d) {
+  if (!looks_free(d)) return false;
+  if (!close_commit(d)) return false;
+  if (!claim(d)) {
+    open_commit(d);
+    return false;
+  }
+  if (!leave(d)) {
+    release(d, d.info().folios);
+    open_commit(d);
+    return false;
+  }
+  char* const chunk = d.chunk();
+  bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
+  set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
+  return_chunk(chunk);
+  return true;
+}
+
+}  // namespace
+
+size_t retire_free_chunks() {
+  size_t retired = 0;
+  for (unsigned bin = 1; bin < kBins; ++bin) {
+    visit_chunks(bin_id(bin), [&](Descriptor& d) {
+      retired += retire(d) ? 1 : 0;
+      return true;
+    });
+  }
+  return retired;
+}
+
+}  // namespace folio
