@@ -53,6 +53,7 @@ class CallTimes {
   }
 
   uint64_t count() const { return all_.count(); }
+  double mean() const { return all_.mean(); }
   uint64_t max() const { return all_.max(); }
   uint64_t max_undisturbed() const { return max_undisturbed_; }
 

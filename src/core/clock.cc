@@ -59,6 +59,7 @@ size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shif
 void age_everything() {
   age_bins();
   large_age();
+  huge_age();
 }
 
 // Returns whether it did anything. `most_bytes` bounds the time that it takes.
@@ -313,6 +314,17 @@ void clock_after_slow_call() {
 void clock_after_large_call() {
   if (dirty_over_floor()) keep_bound();
   look_at_time();
+}
+
+// One call that frees so much also gives as much back: the bound on dirty memory must not hang on later calls. What has
+// waited longest goes: the block freed last is the one that a program which works in turns wants next.
+void clock_after_huge_free() {
+  cap_live_huge(huge_live_bytes());
+  if (const size_t excess = dirty_excess()) {
+    const size_t aged = huge_purge(false, excess);
+    if (aged < excess) huge_purge(true, excess - aged);
+  }
+  clock_after_large_call();
 }
 
 void clock_after_cached_large_call() {

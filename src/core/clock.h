@@ -27,6 +27,7 @@ inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 void clock_after_slow_call();
 // The same after a call that no thread cache counts: of a huge object, or a large one that the CPU cache does not have.
 void clock_after_large_call();
+void clock_after_huge_free();
 // And after one that it has.
 void clock_after_cached_large_call();
 

@@ -90,7 +90,7 @@ void release_slow(void* object, const char* function) {
   if (code == kCodeNone) return report_foreign(object, function);
   if (is_huge(code)) {
     release_huge(object, function);
-    return clock_after_large_call();
+    return clock_after_huge_free();
   }
   if (code == kCodeLarge) {
     const unsigned granules = large_park(object);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdint.h>
 
+#include "core/clock.h"
 #include "core/free.h"
 #include "core/malloc.h"
 #include "space/huge.h"
@@ -52,7 +53,10 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
   if (aligned && resize_in_place(object, extent, size)) return object;
   if (is_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
     HugeBlock* block = huge_move(huge_at(object), size);
-    if (block != nullptr) return block->base;
+    if (block != nullptr) {
+      clock_after_huge_free();
+      return block->base;
+    }
   }
   void* moved = allocate_aligned(alignment, size, false);
   if (moved == nullptr) {

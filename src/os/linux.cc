@@ -67,7 +67,7 @@ size_t learn_page_bytes() {
   return bytes;
 }
 
-void* reserve(size_t bytes, size_t alignment) {
+void* reserve(size_t bytes, size_t alignment, HugePages pages) {
   const size_t slack = alignment > page_bytes() ? alignment - page_bytes() : 0;
   auto* start = static_cast<char*>(map(bytes + slack, PROT_NONE));
   if (start == nullptr) return nullptr;
@@ -81,7 +81,7 @@ void* reserve(size_t bytes, size_t alignment) {
     return nullptr;
   }
   // Where huge pages are "always" on, the first touch of a sparse chunk would cost 2 MiB.
-  refuse_huge_pages(aligned, bytes);
+  if (pages == HugePages::kRefused) refuse_huge_pages(aligned, bytes);
   return aligned;
 }
 
@@ -115,10 +115,7 @@ bool move_range(char* from, char* to, size_t bytes) {
   // qemu-user does so too, but takes `from` for unmapped: it ignores purges of it without a word, and faults where
   // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again. Whether it is
   // known tells a call that reads from it, an empty set of signals; one that any sandbox lets pass.
-  if (call(SYS_rt_sigprocmask, SIG_BLOCK, from, nullptr, 8) == -EFAULT &&
-      map(bytes, PROT_READ | PROT_WRITE, from) != nullptr) {
-    refuse_huge_pages(from, bytes);
-  }
+  if (call(SYS_rt_sigprocmask, SIG_BLOCK, from, nullptr, 8) == -EFAULT) map(bytes, PROT_READ | PROT_WRITE, from);
   return true;
 }
 

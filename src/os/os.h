@@ -24,12 +24,14 @@ inline size_t page_bytes() {
 }
 
 // `bytes` of address space at a multiple of `alignment`, both multiples of the page. It is inaccessible, and so costs
-// nothing: no limit on data or commit counts it, and locking all memory gives it none. Null if there is none.
-void* reserve(size_t bytes, size_t alignment);
+// nothing: no limit on data or commit counts it, and locking all memory gives it none. Huge pages come there where
+// prefer_huge_pages asks, and `kBySystem` where the system's setting says so too. Null if there is none.
+enum class HugePages { kRefused, kBySystem };
+void* reserve(size_t bytes, size_t alignment, HugePages pages = HugePages::kRefused);
 
 // Makes a page-aligned range readable and writable: of reserved address space, which then is zero-filled, or of what
-// protect() made readable. Physical pages come when touched, huge pages only where prefer_huge_pages asks. What is
-// there already stays as it is, so two threads may do it at once. False if the kernel refuses: some of it may be done
+// protect() made readable. Physical pages come when touched. What is there already stays as it is, so two threads may do
+// it at once. False if the kernel refuses: some of it may be done
 // then.
 bool commit(void* address, size_t bytes);
 

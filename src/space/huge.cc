@@ -12,10 +12,18 @@ namespace {
 
 constexpr unsigned kBlockAlignShift = 6;
 
-// By power of two, and by how many eighths of it may be resident.
-constexpr unsigned kParts = 8;
 using BlockStack = TaggedStack<HugeBlock, kBlockAlignShift>;
-constinit BlockStack free_blocks[kHugeOrders][kParts];
+// Blocks that wait: freed onto `fresh`, whose newest serves first; purged from `old`, whose oldest is on top, and which
+// takes all of `fresh`, turned round, when it is empty. So each block moves once, however many wait.
+struct Waiting {
+  BlockStack fresh, old;
+};
+// By power of two, and by how many eighths of it may be resident; and those of which nothing is.
+constexpr unsigned kParts = 8;
+constinit Waiting waiting[kHugeOrders][kParts];
+constinit BlockStack clean_blocks[kHugeOrders];
+constinit Atomic<int64_t> waiting_bytes{0};  // that may be resident
+constinit Atomic<uint32_t> age_now{0};       // what huge_age() counts
 // Descriptors whose address space is gone.
 constinit TaggedStack<HugeBlock, kBlockAlignShift> spare_descriptors;
 constinit Atomic<size_t> reserved{0};
@@ -74,11 +82,30 @@ unsigned part_of(unsigned order, size_t bytes) {
   return part < kParts ? static_cast<unsigned>(part) : kParts - 1;
 }
 
-void put_waiting(HugeBlock& block) { free_blocks[block.order][part_of(block.order, block.touched_bytes)].push(&block); }
+Waiting& place_of(const HugeBlock& block) { return waiting[block.order][part_of(block.order, block.touched_bytes)]; }
+
+void put_waiting(HugeBlock& block) {
+  (block.touched_bytes == 0 ? clean_blocks[block.order] : place_of(block).fresh).push(&block);
+}
+
+HugeBlock* pop_if_any(BlockStack& stack) { return stack.looks_empty() ? nullptr : stack.pop(); }
 
 HugeBlock* pop(unsigned order, unsigned part) {
-  BlockStack& stack = free_blocks[order][part];
-  return stack.looks_empty() ? nullptr : stack.pop();
+  HugeBlock* block = pop_if_any(waiting[order][part].fresh);
+  return block != nullptr ? block : pop_if_any(waiting[order][part].old);
+}
+
+// While it turns `fresh` round, a thread that finds both empty reserves another block. If this thread never runs again,
+// these waiting blocks are lost.
+HugeBlock* pop_oldest(Waiting& w) {
+  if (HugeBlock* block = pop_if_any(w.old)) return block;
+  if (w.fresh.looks_empty()) return nullptr;
+  HugeBlock* next = nullptr;
+  for (HugeBlock* block = w.fresh.pop_all(); block != nullptr; block = next) {
+    next = block->link.load(order::relaxed);  // relaxed: the list is ours
+    w.old.push(block);
+  }
+  return w.old.pop();
 }
 
 // A waiting block that holds so much: of the blocks of its order, or else of the next, the one whose resident part is
@@ -95,29 +122,22 @@ HugeBlock* get_waiting(unsigned order, size_t bytes) {
       }
     }
   }
-  return pop(order, 0);  // with few pages or none
-}
-
-template <class Visit>
-void visit_stacks(Visit&& visit) {
-  for (auto& stacks : free_blocks) {
-    for (BlockStack& stack : stacks) {
-      if (!stack.looks_empty()) visit(stack);
-    }
-  }
+  HugeBlock* block = pop(order, 0);  // with few pages
+  return block != nullptr ? block : pop_if_any(clean_blocks[order]);
 }
 
 // Page accounts hold waiting blocks only: what a live huge object has touched is not known.
 void count_waiting(const HugeBlock& block, int64_t sign) {
   count_resident(sign * static_cast<int64_t>(block.touched_bytes));
   count_dirty(sign * static_cast<int64_t>(block.touched_bytes), true);
+  waiting_bytes.fetch_add(sign * static_cast<int64_t>(block.touched_bytes), order::relaxed);  // relaxed: an estimate
 }
 
-// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a page. 0 if the
-// kernel refuses.
+// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a huge page, of which
+// the kernel would make a whole one again. 0 if the kernel refuses.
 size_t purge_block(HugeBlock& block, size_t most) {
   const size_t touched = block.touched_bytes;
-  const size_t kept = touched > most ? (touched - most) & ~(os::page_bytes() - 1) : 0;
+  const size_t kept = touched > most ? round_down(touched - most, kChunkBytes) : 0;
   if (!purge_pages(block.base + kept, touched - kept)) return 0;
   count_waiting(block, -1);
   block.touched_bytes = kept;
@@ -141,10 +161,11 @@ HugeBlock* reserve_block(size_t size, size_t alignment) {
   const unsigned order = log2_ceil(chunks_of(size));
   // A power of two leaves room to grow in place; where address space is short, what is needed must do.
   size_t bytes = kChunkBytes << order;
-  void* base = os::reserve(bytes, alignment);
+  const auto pages = options.huge_pages == kHugePagesNever ? os::HugePages::kRefused : os::HugePages::kBySystem;
+  void* base = os::reserve(bytes, alignment, pages);
   if (base == nullptr) {
     bytes = chunks_of(size) << kChunkShift;
-    base = os::reserve(bytes, alignment);
+    base = os::reserve(bytes, alignment, pages);
   }
   if (base == nullptr) return nullptr;
   HugeBlock* block = new_descriptor();
@@ -190,8 +211,30 @@ void set_usable(HugeBlock& block, size_t bytes) {
   block.usable_bytes = bytes;
 }
 
+// What it was the program's to use may be resident, and what else lies in its last huge page.
 void touch(HugeBlock& block) {
-  if (block.touched_bytes < block.usable_bytes) block.touched_bytes = block.usable_bytes;
+  const size_t end = round_up(block.usable_bytes, kChunkBytes);
+  const size_t most = end < block.committed_bytes ? end : block.committed_bytes;
+  if (block.touched_bytes < most) block.touched_bytes = most;
+}
+
+}  // namespace
+
+namespace {
+
+bool unmap_all(BlockStack& stack) {
+  bool any = false;
+  HugeBlock* next = nullptr;
+  for (HugeBlock* block = stack.looks_empty() ? nullptr : stack.pop_all(); block != nullptr; block = next) {
+    next = block->link.load(order::relaxed);  // relaxed: the list is ours
+    size_t purged = 0;
+    if (give_back(block, &purged)) {
+      any = true;
+    } else {
+      put_waiting(*block);
+    }
+  }
+  return any;
 }
 
 }  // namespace
@@ -199,18 +242,13 @@ void touch(HugeBlock& block) {
 // Address space may be limited: what waits is worth less than a new object.
 bool huge_unmap_free() {
   bool any = false;
-  visit_stacks([&](BlockStack& stack) {
-    HugeBlock* next = nullptr;
-    for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
-      next = block->link.load(order::relaxed);  // relaxed: the list is ours
-      size_t purged = 0;
-      if (give_back(block, &purged)) {
-        any = true;
-      } else {
-        put_waiting(*block);
-      }
+  for (unsigned o = 0; o < kHugeOrders; ++o) {
+    any = unmap_all(clean_blocks[o]) || any;
+    for (Waiting& w : waiting[o]) {
+      any = unmap_all(w.fresh) || any;
+      any = unmap_all(w.old) || any;
     }
-  });
+  }
   return any;
 }
 
@@ -247,7 +285,6 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) {
   trim(*block, bytes);
   block->usable_bytes = 0;
   set_usable(*block, bytes);
-  block->aged = 0;
   live_count.fetch_add(1, order::relaxed);  // relaxed: a statistic
   // Relaxed: whoever frees it got the address from the caller.
   block->state.store(kHugeLive, order::relaxed);
@@ -262,16 +299,10 @@ bool huge_free(HugeBlock* block) {
   live_count.fetch_sub(1, order::relaxed);              // relaxed: a statistic
   touch(*block);                                        // it was the program's: all of it may be resident
   live.fetch_sub(block->usable_bytes, order::relaxed);  // relaxed: a statistic
-  cap_live_huge(huge_live_bytes());
   if (block->unmap_when_freed && unmap_block(block)) return true;
+  block->freed_at = age_now.load(order::relaxed);  // relaxed: a mark
   count_waiting(*block, 1);
   put_waiting(*block);
-  // One call that frees so much also gives as much back: the bound on dirty memory must not hang on later calls. What
-  // has waited longest goes: the block freed last is the one that a program which works in turns wants next.
-  if (const size_t excess = dirty_excess()) {
-    const size_t aged = huge_purge(false, excess);
-    if (aged < excess) huge_purge(true, excess - aged);
-  }
   return true;
 }
 
@@ -319,33 +350,59 @@ HugeBlock* huge_move(HugeBlock* block, size_t size) {
   return target;
 }
 
-size_t huge_purge(bool all, size_t most_bytes) {
+namespace {
+
+constexpr unsigned kRefusedMost = 64;  // by the kernel: then all may be locked
+
+struct HugePurge {
+  bool all;
+  size_t most;
   size_t purged = 0;
-  visit_stacks([&](BlockStack& stack) {
-    // The whole stack is taken and put back in its order: a thread that finds it empty meanwhile reserves another
-    // block. If this thread never runs again, the waiting blocks of this one stack are lost.
-    HugeBlock* oldest = nullptr;
-    HugeBlock* next = nullptr;
-    for (HugeBlock* block = stack.pop_all(); block != nullptr; block = next) {
-      next = block->link.load(order::relaxed);    // relaxed: the list is ours
-      block->link.store(oldest, order::relaxed);  // relaxed: as above
-      oldest = block;
-    }
-    for (HugeBlock* block = oldest; block != nullptr; block = next) {
-      next = block->link.load(order::relaxed);  // relaxed: the list is ours
-      const bool old = all || ++block->aged >= 2;
-      if (old && purged < most_bytes && block->touched_bytes != 0) {
-        const size_t gone = purge_block(*block, most_bytes - purged);
-        purged += gone;
-        // Locked pages go only with their mapping, and would all come at once with the next one: after two ticks,
-        // therefore.
-        if (gone == 0 && !all && give_back(block, &purged)) continue;
-      }
+  HugeBlock* refused = nullptr;  // a list
+  unsigned refusals = 0;
+  bool over() const { return purged >= most || refusals == kRefusedMost; }
+};
+
+void purge_oldest_of(Waiting& w, HugePurge& p) {
+  while (!p.over()) {
+    HugeBlock* const block = pop_oldest(w);
+    if (block == nullptr) return;
+    // relaxed: a mark
+    if (!p.all && block->freed_at == age_now.load(order::relaxed)) return w.old.push(block);
+    const size_t gone = purge_block(*block, p.most - p.purged);
+    p.purged += gone;
+    if (gone == 0) {
+      // Locked pages go only with their mapping, and would all come at once with the next one: after two ticks,
+      // therefore.
+      if (!p.all && give_back(block, &p.purged)) continue;
+      ++p.refusals;
+      block->link.store(p.refused, order::relaxed);  // relaxed: the list is ours
+      p.refused = block;
+    } else if (block->touched_bytes == 0) {
       put_waiting(*block);
+    } else {
+      place_of(*block).old.push(block);
     }
-  });
-  return purged;
+  }
 }
+
+}  // namespace
+
+size_t huge_purge(bool all, size_t most_bytes) {
+  if (waiting_bytes.load(order::relaxed) <= 0) return 0;  // relaxed: an estimate
+  HugePurge p{all, most_bytes};
+  for (auto& parts : waiting) {
+    for (Waiting& w : parts) purge_oldest_of(w, p);
+  }
+  HugeBlock* next = nullptr;
+  for (HugeBlock* block = p.refused; block != nullptr; block = next) {
+    next = block->link.load(order::relaxed);  // relaxed: the list is ours
+    put_waiting(*block);
+  }
+  return p.purged;
+}
+
+void huge_age() { age_now.fetch_add(1, order::relaxed); }  // relaxed: what it makes old are marks
 
 HugeBlock* huge_beyond(const void* address) {
   // Nothing else of Folio's lies in a block, so its last entry is the next one below.

@@ -1,7 +1,8 @@
 // Huge objects: more than 1 MiB, or aligned to more. Each has a block of its own: a power-of-two number of chunks of
-// address space, of which what the program may use is committed. A freed block waits, with its pages, in a lock-free
-// stack for its power of two and for how much of it is resident, in eighths, so that who comes next gets a block with
-// about the pages that it needs. The pages go by the same clock and bound as everything else.
+// address space, of which what the program may use is committed. A freed block waits, with its pages, in lock-free
+// stacks for its power of two and for how much of it is resident, in eighths, so that who comes next gets a block with
+// about the pages that it needs. The pages go by the same clock and bound as everything else, which core/clock.cc
+// decides. They are huge ones where the system's setting says so, unless huge_pages:never.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed: its kind would not be asked for again, and its
 // address space would pile up.
@@ -27,7 +28,7 @@ struct HugeBlock {
   size_t committed_bytes;  // from base: what can be used; beyond it there is address space only
   Atomic<uint32_t> state;  // kHugeFree or kHugeLive
   uint32_t order;          // reserved_bytes is at least 2^order chunks
-  uint32_t aged;           // ticks it has waited
+  uint32_t freed_at;       // what huge_age() counted to when it was freed
   bool unmap_when_freed;
   Atomic<HugeBlock*> link;
 
@@ -62,8 +63,10 @@ inline HugeBlock* huge_at(const void* address) {
 // The block that an address without an entry is of, or null: for messages.
 HugeBlock* huge_beyond(const void* address);
 
-// Purges pages of waiting blocks: all, or those that have waited for two ticks. Returns bytes.
+// Purges pages of waiting blocks, those that have waited longest first: of all, or of those that were freed before the
+// last huge_age(). Returns bytes, up to a chunk more than asked.
 size_t huge_purge(bool all, size_t most_bytes);
+void huge_age();
 
 // Gives the address space of waiting blocks back, for when it is short. True if there was any.
 bool huge_unmap_free();

@@ -6,7 +6,8 @@
 //
 //   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
 //   resident    which granules may have resident pages; the others read as zero.
-//   aged        which of these were free at the last tick.
+//   aged        which of these were free when the word was last freed in, or before; all, if that is older than the
+//               last large_age().
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: a live object starts in granule g, or one that is parked (neither bit), or a chunk that was lent
 //               for good.
@@ -21,8 +22,8 @@
 // Of several that want overlapping runs, the one that got furthest meets nobody further on, so one succeeds. A thread
 // that stops in between keeps these granules from the others, nothing else.
 //
-// Which run: the lowest whose pages are all there, else the one with the fewest pages to touch anew; of equal ones the
-// shortest, then the lowest. What the program gets starts at a cache line of the first 4 KiB that is a hash of the
+// Which run: the lowest whose pages are all there, in the first field that has one; else, in the first field that has
+// any, about the one with the fewest pages to touch anew; of equal ones the shortest, then the lowest. What the program gets starts at a cache line of the first 4 KiB that is a hash of the
 // address, so that large objects do not gather in the same cache sets [SuperMalloc §5].
 #pragma once
 
@@ -45,10 +46,13 @@ struct Field {
   Atomic<Field*> next;       // in the order in which they were made; never removed
   uint32_t granules;         // a multiple of 64
   uint32_t seal;             // of the two; a field whose seal is broken was overwritten
-  Atomic<uint32_t> longest;  // hint: no free run is longer
+  uint32_t number;           // its place in the index
+  struct FieldBlock* block;  // large_index.h
   Atomic<uint64_t> committed;
+  Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
   // Hint: in no word before it begins a free run of that many granules (counted from 1; or more) whose pages are there.
   Atomic<uint8_t> ready_from[64];
+  Atomic<uint32_t> freed_at[64];  // of a word: what large_age() counted to when something was last freed in it
 
   using Word = Atomic<uint64_t>;
   static size_t bytes_for(uint32_t granules) {
@@ -123,7 +127,8 @@ bool large_free(void* object);
 // much. False if what follows it is taken, or if no live object starts there.
 bool large_resize(void* object, size_t size);
 
-// Purges granules that are free: all, or those that have been since the last tick. Returns bytes. And marks them.
+// Purges granules that are free: all, or those that have been since the last large_age(). Returns bytes. A call that
+// may purge little looks at few fields, and the next one goes on.
 size_t large_purge(bool all, size_t most_bytes);
 void large_age();
 

@@ -2,6 +2,7 @@
 #include "space/large.h"
 
 #include "base/bits.h"
+#include "space/large_index.h"
 
 namespace folio {
 
@@ -31,10 +32,42 @@ LargeStats large_stats() {
   return s;
 }
 
+namespace {
+
+bool has(const Atomic<uint64_t>& word, unsigned bit) {
+  return (word.load(order::relaxed) >> bit & 1) != 0;  // relaxed: nothing is in flight
+}
+
+// The field's hints, and those above, promise no less than this.
+bool promised(Field& f, Room r, unsigned granules) {
+  // Relaxed: as above.
+  const unsigned group = f.number / kGroupFields;
+  return room_of(f, r) >= granules && f.block->groups.room_of(r, group).load(order::relaxed) >= granules;  // relaxed
+}
+bool marked_dirty(Field& f, unsigned w) {
+  const unsigned group = f.number / kGroupFields;
+  return has(f.dirty, w) && has(f.block->groups.mark(Mark::kDirty), group) &&
+         has(f.block->group[group].hints.mark(Mark::kDirty), f.number % kGroupFields);
+}
+
+// Of the words alone: how long the longest runs are, and whether the hints know of what is there.
+bool hints_hold(Field& f) {
+  unsigned free = 0, ready = 0;
+  for (unsigned g = 0; g < f.granules; ++g) {
+    free = has(f.occupancy(g / 64), g % 64) ? 0 : free + 1;
+    ready = free != 0 && has(f.resident(g / 64), g % 64) ? ready + 1 : 0;
+    if (!promised(f, Room::kFree, free) || !promised(f, Room::kReady, ready < kRunMost ? ready : kRunMost)) return false;
+    if (ready != 0 && !marked_dirty(f, g / 64)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool large_check() {
   for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
-    if (!f->sealed()) return false;
-    unsigned end = 0, free = 0;  // of the object before, or of a chunk that was lent; how many in a row
+    if (!f->sealed() || !hints_hold(*f)) return false;
+    unsigned end = 0;  // of the object before, or of a chunk that was lent
     bool lent = false;
     for (unsigned g = 0; g < f->granules; ++g) {
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: nothing is in flight
@@ -43,14 +76,9 @@ bool large_check() {
         end = g + granules_in(entry);
         lent = (entry & kEntryLent) != 0;
       }
-      // relaxed: as above
-      const bool taken = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;
-      const bool resident = (f->resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0;  // relaxed: as above
+      const bool taken = has(f->occupancy(g / 64), g % 64), resident = has(f->resident(g / 64), g % 64);
       if (taken != (g < end) || (taken && resident == lent)) return false;
-      const bool committed = (f->committed.load(order::relaxed) >> g / 64 & 1) != 0;  // relaxed: as above
-      if (resident && !committed) return false;
-      free = taken ? 0 : free + 1;
-      if (free > f->longest.load(order::relaxed)) return false;  // relaxed: as above
+      if (resident && !has(f->committed, g / 64)) return false;
     }
   }
   return true;

@@ -209,11 +209,15 @@ class HugeScenario {
     for (unsigned i = 0; i < kLive; ++i) {
       if (freed[i] > 1) return "freed twice";
     }
-    auto* const stacks = &world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_111free_blocksE");
-    for (unsigned part = 0; part < 8; ++part) {  // of order 1
-      while (HugeBlock* block = stacks[8 + part].pop()) seen.push_back(block);
+    // Those of order 1: for each eighth the fresh and the old ones; and the clean ones.
+    using Stack = TaggedStack<HugeBlock, 6>;
+    auto* const stacks = &world_.variable<Stack>("_ZN5folio12_GLOBAL__N_17waitingE");
+    for (unsigned i = 0; i < 16; ++i) {
+      while (HugeBlock* block = stacks[16 + i].pop()) seen.push_back(block);
     }
-    auto& spares = world_.variable<TaggedStack<HugeBlock, 6>>("_ZN5folio12_GLOBAL__N_117spare_descriptorsE");
+    auto* const clean = &world_.variable<Stack>("_ZN5folio12_GLOBAL__N_112clean_blocksE");
+    while (HugeBlock* block = clean[1].pop()) seen.push_back(block);
+    auto& spares = world_.variable<Stack>("_ZN5folio12_GLOBAL__N_117spare_descriptorsE");
     while (HugeBlock* block = spares.pop()) seen.push_back(block);
     for (unsigned i = 0; i < kLive; ++i) {
       // A thread that vanished may have freed it, and not have counted that.

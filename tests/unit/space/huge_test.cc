@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "core/clock.h"
 #include "os/os.h"
 #include "space/metadata.h"
 #include "unit/child.h"
@@ -30,6 +31,13 @@ bool filled(const HugeBlock* block, size_t bytes, unsigned seed) {
     if (block->base[i] != static_cast<char>(i / 512 + seed)) return false;
   }
   return true;
+}
+
+// What the clock does.
+size_t tick() {
+  const size_t purged = huge_purge(false, ~size_t{0});
+  huge_age();
+  return purged;
 }
 
 // Starts and ends with no block waiting, so that each test sees its own only.
@@ -260,8 +268,8 @@ TEST_F(Huge, WhatCouldNotBePurgedIsNoLongerCountedOnceItIsUnmapped) {
   huge_free(block);
   EXPECT_EQ(huge_purge(true, ~size_t{0}), 0u);
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(3 * kMiB));
-  EXPECT_EQ(huge_purge(false, ~size_t{0}), 0u);
-  EXPECT_EQ(huge_purge(false, ~size_t{0}), 3 * kMiB) << "after two ticks it is unmapped";
+  EXPECT_EQ(tick(), 0u);
+  EXPECT_EQ(tick(), 3 * kMiB) << "after two ticks it is unmapped";
   EXPECT_EQ(delta_.dirty(), 0);
   EXPECT_EQ(huge_reserved_bytes(), reserved_);
 }
@@ -300,26 +308,26 @@ TEST_F(Huge, AgedBlocksArePurgedAtTheSecondTick) {
   HugeBlock* const first = huge_alloc(2 * kMiB, 1);
   HugeBlock* const second = huge_alloc(2 * kMiB, 1);
   huge_free(first);
-  EXPECT_EQ(huge_purge(false, ~size_t{0}), 0u);
+  EXPECT_EQ(tick(), 0u);
   huge_free(second);
-  EXPECT_EQ(huge_purge(false, ~size_t{0}), 2 * kMiB) << "the one that has waited for two";
+  EXPECT_EQ(tick(), 2 * kMiB) << "the one that has waited for two";
   EXPECT_EQ(first->touched_bytes, 0u);
   EXPECT_EQ(second->touched_bytes, 2 * kMiB);
-  EXPECT_EQ(huge_purge(false, ~size_t{0}), 2 * kMiB);
+  EXPECT_EQ(tick(), 2 * kMiB);
   // Used in between, it starts to wait anew. The order of the stack was kept: the second is on top.
   ASSERT_EQ(huge_alloc(2 * kMiB, 1), second);
   huge_free(second);
-  EXPECT_EQ(huge_purge(false, ~size_t{0}), 0u);
-  EXPECT_EQ(huge_purge(false, ~size_t{0}), 2 * kMiB);
+  EXPECT_EQ(tick(), 0u);
+  EXPECT_EQ(tick(), 2 * kMiB);
 }
 
 TEST_F(Huge, PurgeStopsAtItsBound) {
   HugeBlock* blocks[4];
   for (HugeBlock*& block : blocks) block = huge_alloc(2 * kMiB, 1);
   for (HugeBlock* block : blocks) huge_free(block);
-  EXPECT_EQ(huge_purge(true, 1), os::page_bytes());
-  EXPECT_EQ(huge_purge(true, 3 * kMiB), 3 * kMiB);
-  EXPECT_EQ(huge_purge(true, ~size_t{0}), 5 * kMiB - os::page_bytes());
+  EXPECT_EQ(huge_purge(true, 1), 2 * kMiB) << "whole huge pages";
+  EXPECT_EQ(huge_purge(true, 3 * kMiB), 4 * kMiB);
+  EXPECT_EQ(huge_purge(true, ~size_t{0}), 2 * kMiB);
 }
 
 // So that a slow call of a small object does not take as long as a purge of gigabytes.
@@ -346,6 +354,7 @@ TEST_F(Huge, FreedBeyondTheBoundIsPurgedAtOnce) {
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(2 * kMiB));
   fill(large, 1);
   huge_free(large);
+  clock_after_huge_free();
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(4 * kMiB)) << "what is over, and no more";
   EXPECT_EQ(small->touched_bytes, 0u) << "first what has waited longer";
   EXPECT_EQ(large->touched_bytes, 4 * kMiB);
@@ -488,7 +497,7 @@ TEST_F(Huge, WhereTheKernelMovesNoPagesTheyAreCopied) {
     if (!refuse_call(SYS_mremap, ENOMEM)) return kCannot;
     HugeBlock* const moved = huge_move(block, 6 * kMiB);
     if (moved == nullptr || moved == block || !filled(moved, 3 * kMiB, 6) || live(block)) return kFailed;
-    return block->touched_bytes == 3 * kMiB && moved->touched_bytes >= 3 * kMiB ? kPassed : kFailed;
+    return block->touched_bytes >= 3 * kMiB && moved->touched_bytes >= 3 * kMiB ? kPassed : kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no filters here";
   EXPECT_EQ(result, kPassed);

@@ -14,6 +14,7 @@
 #include "base/bits.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
+#include "space/large_index.h"
 #include "space/metadata.h"
 #include "unit/child.h"
 #include "unit/support.h"

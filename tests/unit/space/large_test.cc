@@ -194,8 +194,9 @@ TEST_F(Large, InARunWhereFewestPagesAreMissing) {
   free_all({object, o[2]});
 }
 
-// The place of a run of `count` granules, at a multiple of `align`, by trying all of them. -1: none.
-int best_by_trying_all(Field& f, unsigned count, unsigned align) {
+// The place of a run of `count` granules, at a multiple of `align`, by trying all of them. -1: none, or with `ready`
+// none whose pages are there.
+int best_by_trying_all(Field& f, unsigned count, unsigned align, bool ready) {
   const auto taken = [&](unsigned g) { return (f.occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0; };
   const auto resident = [&](unsigned g) { return (f.resident(g / 64).load(order::relaxed) >> g % 64 & 1) != 0; };
   int best = -1;
@@ -206,6 +207,7 @@ int best_by_trying_all(Field& f, unsigned count, unsigned align) {
     for (unsigned from = static_cast<unsigned>(round_up(at, align)); from + count <= end; from += align) {
       unsigned missing = 0;
       for (unsigned g = from; g < from + count; ++g) missing += !resident(g);
+      if (ready && missing != 0) continue;
       const bool tighter = missing != 0 && end - at < best_length;
       if (best >= 0 && (missing > best_missing || (missing == best_missing && !tighter))) continue;
       best = static_cast<int>(from);
@@ -223,11 +225,13 @@ TEST_F(Large, TheBestRunIsThatOfASearchThroughAll) {
   for (unsigned i = 0; i < rounds(3000); ++i) {
     if (live.size() < 40 && random() % 2 == 0) {
       const auto steps = 1 + static_cast<unsigned>(random() % (random() % 8 == 0 ? 300 / kStepGranules : 20));
-      Field* expected = fields.load(order::acquire);
+      Field* expected = nullptr;
       int best = -1;
-      for (; expected != nullptr; expected = expected->next.load(order::acquire)) {
-        best = best_by_trying_all(*expected, steps * kStepGranules, kStepGranules);
-        if (best >= 0) break;
+      for (const bool ready : {true, false}) {
+        for (Field* f = fields.load(order::acquire); f != nullptr && best < 0; f = f->next.load(order::acquire)) {
+          best = best_by_trying_all(*f, steps * kStepGranules, kStepGranules, ready);
+          if (best >= 0) expected = f;
+        }
       }
       char* const object = alloc_steps(steps);
       ASSERT_NE(object, nullptr);
@@ -588,13 +592,22 @@ TEST_F(Large, CheckSeesWhatIsWrong) {
   wrong(
       "objects overlap", [&] { f.entry(first).store(entry + kStepGranules, order::relaxed); },
       [&] { f.entry(first).store(entry, order::relaxed); });
-  const uint32_t longest = f.longest.load(order::relaxed);
+  const unsigned room = room_of(f, Room::kFree);
   wrong(
-      "a run is hidden", [&] { f.longest.store(3, order::relaxed); },
-      [&] { f.longest.store(longest, order::relaxed); });
+      "a run is hidden", [&] { lower_room(f, Room::kFree, 3); }, [&] { raise_room(f, Room::kFree, room); });
+  Atomic<uint16_t>& group = f.block->groups.room_of(Room::kFree, f.number / kGroupFields);
+  wrong(
+      "a group's run is hidden", [&] { group.store(3, order::relaxed); }, [&] { raise_room(f, Room::kFree, room); });
+  EXPECT_TRUE(large_free(o[1]));
+  const unsigned ready = room_of(f, Room::kReady);
+  wrong(
+      "a run whose pages are there is hidden", [&] { lower_room(f, Room::kReady, 1); },
+      [&] { raise_room(f, Room::kReady, ready); });
+  wrong(
+      "dirty pages are hidden", [&] { lower_mark(f, Mark::kDirty); }, [&] { raise_mark(f, Mark::kDirty); });
   wrong(
       "the header was overwritten", [&] { f.seal ^= 1; }, [&] { f.seal ^= 1; });
-  free_all(o);
+  EXPECT_TRUE(large_free(o[0]));
 }
 
 }  // namespace

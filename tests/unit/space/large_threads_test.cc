@@ -2,14 +2,21 @@
 
 namespace {
 
-// A thread that stops for ever while it lowers the hint of the longest free run hides what others free meanwhile.
+void hide(Field& f) {
+  for (const Room r : {Room::kFree, Room::kReady}) {
+    lower_room(f, r, 0);
+    f.block->groups.room_of(r, f.number / kGroupFields).store(0, order::relaxed);
+  }
+}
+
+// A thread that stops for ever while it lowers a hint of the longest free run hides what others free meanwhile.
 TEST_F(Large, WhatAHintHidesComesToLight) {
   const std::vector<char*> objects = row({40, 1, 40, 1});
   EXPECT_TRUE(large_free(objects[0]));
   EXPECT_TRUE(large_free(objects[2]));
   unsigned count = 0;
   for (Field* f = fields.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed), ++count) {
-    f->longest.store(0, order::relaxed);
+    hide(*f);
   }
   const uint64_t reserved = large_stats().reserved;
   std::vector<char*> found;
@@ -17,7 +24,7 @@ TEST_F(Large, WhatAHintHidesComesToLight) {
   EXPECT_LE(large_stats().reserved, reserved + kFieldBytesMost) << "found before many fields are opened";
   EXPECT_EQ(std::count(found.begin(), found.end(), objects[0]), 1);
   for (Field* f = fields.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed)) {
-    f->longest.store(0, order::relaxed);
+    hide(*f);
   }
   for (char* object : found) EXPECT_TRUE(large_free(object));
   for (unsigned i = 0; i <= count + 1; ++i) {

@@ -1,0 +1,238 @@
+#include "space/large_fields.h"
+
+#include "os/os.h"
+#include "space/chunk_table.h"
+#include "space/large_index.h"
+#include "space/large_runs.h"
+#include "space/metadata.h"
+
+namespace folio {
+
+constinit Atomic<Field*> fields{nullptr};
+
+namespace {
+
+constinit Atomic<Field*> last_field{nullptr};  // a hint: near the end of the list
+constinit Atomic<uint32_t> field_count{0};
+
+// ---- Address space ----
+
+// Fields are carved from spans, so that few mappings hold many: | first chunk not carved : 32 | end : 32 | in chunk
+// numbers; equal when used up. A span is a quarter of what there is already, so that a limit is not used up for nothing.
+constinit Atomic<uint64_t> span{0};
+constexpr size_t kSpanBytesMost = size_t{1} << 30;
+
+uint64_t pack(uint64_t next, uint64_t end) { return next << 32 | end; }
+char* chunk_at(uint64_t number) { return reinterpret_cast<char*>(number << kChunkShift); }
+
+void give_back_span(uint64_t rest) {
+  const uint64_t next = rest >> 32, end = rest & 0xffffffffu;
+  if (next != end) os::unreserve(chunk_at(next), (end - next) << kChunkShift);
+}
+
+// Of the span, or of another one. Null if there is no address space.
+char* carve(size_t bytes) {
+  const uint64_t chunks = bytes >> kChunkShift;
+  // Relaxed throughout: the word holds numbers only, and what they number is address space.
+  uint64_t now = span.load(order::relaxed);
+  for (;;) {
+    const uint64_t next = now >> 32, end = now & 0xffffffffu;
+    if (end - next >= chunks) {
+      if (span.compare_exchange(now, pack(next + chunks, end), order::relaxed)) return chunk_at(next);  // relaxed: above
+      continue;
+    }
+    size_t more = field_count.load(order::relaxed) / 4 * kFieldBytesMost;  // relaxed: a measure, not a limit
+    more = more < bytes ? bytes : more > kSpanBytesMost ? kSpanBytesMost : more;
+    void* start = os::reserve(more, kChunkBytes);
+    if (start == nullptr && more > bytes) start = os::reserve(more = bytes, kChunkBytes);
+    if (start == nullptr) return nullptr;
+    const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
+    // Installed less what this call is for. The loser of a race gives its span back and tries again.
+    // relaxed: see above
+    if (span.compare_exchange(now, pack(first + chunks, first + (more >> kChunkShift)), order::relaxed)) {
+      give_back_span(now);
+      return chunk_at(first);
+    }
+    os::unreserve(start, more);
+  }
+}
+
+void uncarve(char* base, size_t bytes) {
+  const uint64_t first = reinterpret_cast<uintptr_t>(base) >> kChunkShift, end = first + (bytes >> kChunkShift);
+  uint64_t now = span.load(order::relaxed);  // relaxed: numbers only, as in carve
+  while (now >> 32 == end && (now & 0xffffffffu) != end) {
+    if (span.compare_exchange(now, pack(first, now & 0xffffffffu), order::relaxed)) return;  // relaxed: as above
+  }
+  os::unreserve(base, bytes);
+}
+
+// ---- Making ----
+
+void publish(Field* field) {
+  Field* last = last_field.load(order::acquire);  // [fields] acquire: pairs with the store below
+  Field* none = nullptr;
+  // [fields] acq_rel: publishes the header; pairs with the loads of `fields` and `next`.
+  if (last == nullptr && !fields.compare_exchange(none, field, order::acq_rel)) last = none;
+  while (last != nullptr) {
+    Field* next = nullptr;
+    if (last->next.compare_exchange(next, field, order::acq_rel)) break;  // [fields] acq_rel: as above
+    last = next;
+  }
+  last_field.store(field, order::release);  // [fields] release: its header; pairs with the load above
+}
+
+// A field in this address space, entered but not published yet. Null if there is no memory to describe it.
+Field* make_field(char* base, size_t bytes) {
+  // It lies in two windows at most. Both first: what is entered stays so.
+  static_assert(kFieldBytesMost <= size_t{kWindowChunks} * kChunkBytes);
+  if (!chunk_table_open(base, bytes) || !index_prepare()) return nullptr;
+  if (window_make(base) == nullptr || window_make(base + bytes - 1) == nullptr) return nullptr;
+  const auto count = static_cast<uint32_t>(bytes >> kGranuleShift);
+  auto* field = static_cast<Field*>(metadata_alloc(Field::bytes_for(count)));
+  if (field == nullptr) return nullptr;
+  field->base = base;
+  field->granules = count;
+  field->seal = Field::seal_for(base, count);
+  if (!index_enter(*field)) return nullptr;
+  for (char* chunk = base; chunk != base + bytes; chunk += kChunkBytes) {
+    set_chunk(window_of(chunk), chunk, field, kCodeLarge);
+  }
+  return field;
+}
+
+// Of the first ones only what is used is committed. One that is committed whole before any of it is touched merges with
+// the mapping of the one before, and takes one call in place of 64.
+void commit_if_many(Field& f) {
+  constexpr uint32_t kMany = 8;
+  // relaxed: a statistic
+  if (field_count.fetch_add(1, order::relaxed) >= kMany) commit(f, 0, f.granules);
+}
+
+// A new field whose first `granules` are taken already. Where address space or metadata is short, little at a time: the
+// program's own mappings need some too.
+Field* open_field(unsigned granules) {
+  const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
+  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 8 < least ? least : bytes / 8) {
+    if (char* const base = carve(bytes)) {
+      if (Field* field = make_field(base, bytes)) {
+        set(*field, 0, granules);
+        commit_if_many(*field);
+        publish(field);
+        raise_room(*field, Room::kFree, field->granules);
+        return field;
+      }
+      uncarve(base, bytes);
+    }
+    if (bytes == least) return nullptr;
+  }
+}
+
+// ---- Taking ----
+
+// How long a free run has to be in which there is one for `count` at a multiple of `step` for sure.
+unsigned sure_of(unsigned count, unsigned step) { return count + step - granules_a_page(); }
+
+// Takes a run of this field; false if it seems to have none.
+bool take_in(Field& f, Room r, unsigned count, unsigned step, unsigned* from) {
+  constexpr unsigned kTries = 64;  // then another field: others take here all the time
+  for (unsigned i = 0; i < kTries; ++i) {
+    if (room_of(f, r) < count) return false;
+    const bool found = r == Room::kReady ? find_ready_run(f, count, step, from) : find_run(f, count, step, from);
+    if (found) {
+      if (set(f, *from, count)) return true;
+    } else if (!learn_room(f, r, sure_of(count, step))) {
+      return false;
+    }
+  }
+  return false;
+}
+
+constexpr unsigned kLooksMost = 32;  // in vain: each has lowered a hint, and the next call looks on
+constexpr unsigned kGuesses = 4;     // at fields that may have a run where it is to be, or not
+
+Field* take_among(Room r, unsigned least, unsigned count, unsigned step, unsigned looks, unsigned* from) {
+  FieldPlace at;
+  for (unsigned i = 0; i < looks; ++i) {
+    Field* f = find_room(r, least, &at);
+    if (f == nullptr) return nullptr;
+    if (take_in(*f, r, count, step, from)) return f;
+  }
+  return nullptr;
+}
+
+constinit Atomic<Field*> next_guess{nullptr};
+
+// In some fields that have as much room but perhaps not where it is to be, other ones each time.
+Field* guess_run(Room r, unsigned count, unsigned step, unsigned* from) {
+  FieldPlace at;
+  // [fields] acquire: pairs with the store below.
+  if (const Field* f = next_guess.load(order::acquire)) at = {f->block, f->number};
+  Field* f = nullptr;
+  for (unsigned i = 0; i < kGuesses; ++i) {
+    f = find_room(r, count, &at);
+    if (f == nullptr) break;
+    if (take_in(*f, r, count, step, from)) break;
+    if (i + 1 == kGuesses) {
+      next_guess.store(f, order::release);  // [fields] release: its header was read here
+      return nullptr;
+    }
+  }
+  next_guess.store(f, order::release);  // [fields] release: as above
+  return f;
+}
+
+Field* take_of(Room r, unsigned count, unsigned step, unsigned* from) {
+  const unsigned sure = sure_of(count, step);
+  if (r == Room::kReady && sure > kRunMost) return nullptr;
+  Field* f = take_among(r, sure, count, step, kLooksMost, from);
+  return f != nullptr || sure == count ? f : guess_run(r, count, step, from);
+}
+
+constinit Atomic<Field*> next_mended{nullptr};
+
+// A thread that stops for ever between lowering a hint and its second look, or between a change and raising it, hides
+// free runs. So each search that found nothing has one field, the next one each time, looked through whatever its hints
+// say, before address space is used in its place.
+Field* mend_field() {
+  Field* f = next_mended.load(order::acquire);  // [fields] acquire: pairs with the store below
+  if (f == nullptr) f = first_field();
+  if (f == nullptr) return nullptr;
+  next_mended.store(next_field(*f), order::release);  // [fields] release: as it was read
+  raise_all(*f);
+  return f;
+}
+
+}  // namespace
+
+// Runs whose pages are there come first, wherever they are. Of each kind the lowest field.
+Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
+  if (Field* f = take_of(Room::kReady, count, step, from)) return f;
+  if (Field* f = take_of(Room::kFree, count, step, from)) return f;
+  if (Field* f = mend_field(); f != nullptr && take_in(*f, Room::kFree, count, step, from)) return f;
+  *from = 0;
+  if (may_open) {
+    if (Field* f = open_field(count)) return f;
+  }
+  return take_among(Room::kFree, count, count, step, ~0u, from);
+}
+
+Field* take_committed_run(unsigned count, unsigned step, unsigned* from) {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    const uint64_t words = f->committed.load(order::acquire);  // [commit] acquire: as in commit
+    if (find_run(*f, count, step, from, words) && set(*f, *from, count)) return f;
+  }
+  return nullptr;
+}
+
+bool commit(Field& f, unsigned from, unsigned count) {
+  const unsigned first = from / 64, words = (from + count - 1) / 64 - first + 1;
+  const uint64_t wanted = low_mask(words) << first;
+  // [commit] acquire: after the kernel has made them writable; pairs with the fetch_or below.
+  if ((wanted & ~f.committed.load(order::acquire)) == 0) return true;
+  constexpr size_t kWordBytes = 64 * kGranuleBytes;
+  if (!os::commit(f.base + first * kWordBytes, words * kWordBytes)) return false;
+  f.committed.fetch_or(wanted, order::release);  // [commit] release: who sees the bits may use the granules
+  return true;
+}
+
+}  // namespace folio

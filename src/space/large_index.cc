@@ -1,0 +1,182 @@
+#include "space/large_index.h"
+
+#include "base/bits.h"
+#include "space/metadata.h"
+
+namespace folio {
+
+constinit FieldBlock first_field_block{};
+
+namespace {
+
+constexpr unsigned kSpare = 64;  // of the places of a block: then the next one is made
+
+FieldGroup& group_of(const Field& f) { return f.block->group[f.number / kGroupFields]; }
+
+FieldBlock* next_block(const FieldBlock& b) { return b.next.load(order::acquire); }  // [fields] acquire: pairs with make
+
+FieldBlock* make_next(FieldBlock& b) {
+  if (FieldBlock* next = next_block(b)) return next;
+  auto* fresh = static_cast<FieldBlock*>(metadata_alloc(sizeof(FieldBlock)));
+  if (fresh == nullptr) return nullptr;
+  FieldBlock* found = nullptr;
+  // [fields] release: zeros only; pairs with next_block. The loser of a race loses 50 KiB of untouched metadata.
+  return b.next.compare_exchange(found, fresh, order::release) ? fresh : next_block(b);
+}
+
+unsigned places_used(const FieldBlock& b) {
+  // [hint] seq_cst: a second look must see a field that was entered before its hints were raised; pairs with index_enter
+  const unsigned used = b.used.load(order::seq_cst);
+  return used < kBlockFields ? used : kBlockFields;
+}
+unsigned groups_used(const FieldBlock& b) { return (places_used(b) + kGroupFields - 1) / kGroupFields; }
+unsigned fields_used(const FieldBlock& b, unsigned group) {
+  const unsigned used = places_used(b) - group * kGroupFields;
+  return used < kGroupFields ? used : kGroupFields;
+}
+
+void raise_to(Atomic<uint16_t>& room, unsigned granules) {
+  // [hint] seq_cst: after what it is about was changed; pairs with lower_room and with lower_group.
+  uint16_t now = room.load(order::seq_cst);
+  const auto wanted = static_cast<uint16_t>(granules);
+  while (now < wanted && !room.compare_exchange(now, wanted, order::seq_cst)) {  // [hint] seq_cst: as above
+  }
+}
+
+void raise_bit(Atomic<uint64_t>& word, uint64_t bit) {
+  // [hint] seq_cst: after what it is about was changed; pairs with lower_bit.
+  if ((word.load(order::seq_cst) & bit) == 0) word.fetch_or(bit, order::seq_cst);
+}
+
+void lower_bit(Atomic<uint64_t>& word, uint64_t bit) {
+  word.fetch_and(~bit, order::seq_cst);  // [hint] seq_cst: before the second look; pairs with raise_bit
+}
+
+// The most room of the group's fields.
+unsigned most_room(FieldBlock& b, unsigned g, Room r) {
+  unsigned most = 0;
+  for (unsigned i = 0, used = fields_used(b, g); i < used; ++i) {
+    const unsigned room = b.group[g].hints.room_of(r, i).load(order::seq_cst);  // [hint] seq_cst: the second look
+    if (room > most) most = room;
+  }
+  return most;
+}
+
+// After a look at all of its fields found no more than that.
+void lower_group(FieldBlock& b, unsigned g, Room r, unsigned granules) {
+  Atomic<uint16_t>& room = b.groups.room_of(r, g);
+  // [hint] seq_cst: before the second look; pairs with raise_to.
+  room.store(static_cast<uint16_t>(granules), order::seq_cst);
+  if (const unsigned most = most_room(b, g, r); most > granules) raise_to(room, most);
+}
+
+}  // namespace
+
+bool index_prepare() {
+  FieldBlock* b = &first_field_block;
+  while (FieldBlock* next = next_block(*b)) b = next;
+  // Relaxed: a guess, index_enter finds out.
+  return b->used.load(order::relaxed) + kSpare < kBlockFields || make_next(*b) != nullptr;
+}
+
+bool index_enter(Field& f) {
+  for (FieldBlock* b = &first_field_block; b != nullptr; b = make_next(*b)) {
+    if (b->used.load(order::relaxed) >= kBlockFields) continue;  // relaxed: it only grows
+    // [hint] seq_cst: before its hints are raised; pairs with places_used.
+    const unsigned number = b->used.fetch_add(1, order::seq_cst);
+    if (number >= kBlockFields) continue;
+    f.block = b;
+    f.number = number;
+    // [fields] release: its header; pairs with the finders.
+    group_of(f).field[number % kGroupFields].store(&f, order::release);
+    return true;
+  }
+  return false;
+}
+
+unsigned room_of(Field& f, Room r) {
+  // [hint] seq_cst: pairs with raise_room.
+  return group_of(f).hints.room_of(r, f.number % kGroupFields).load(order::seq_cst);
+}
+
+void raise_room(Field& f, Room r, unsigned granules) {
+  raise_to(group_of(f).hints.room_of(r, f.number % kGroupFields), granules);
+  raise_to(f.block->groups.room_of(r, f.number / kGroupFields), granules);
+}
+
+void lower_room(Field& f, Room r, unsigned granules) {
+  // [hint] seq_cst: before the caller's second look; pairs with raise_to.
+  group_of(f).hints.room_of(r, f.number % kGroupFields).store(static_cast<uint16_t>(granules), order::seq_cst);
+}
+
+void raise_mark(Field& f, Mark m) {
+  raise_bit(group_of(f).hints.mark(m), uint64_t{1} << f.number % kGroupFields);
+  raise_bit(f.block->groups.mark(m), uint64_t{1} << f.number / kGroupFields);
+}
+
+void lower_mark(Field& f, Mark m) { lower_bit(group_of(f).hints.mark(m), uint64_t{1} << f.number % kGroupFields); }
+
+void age_marks() {
+  for (FieldBlock* b = &first_field_block; b != nullptr; b = next_block(*b)) {
+    // [hint] seq_cst: all of them are as in raise_bit.
+    for (uint64_t groups = b->groups.mark(Mark::kDirty).load(order::seq_cst); groups != 0; groups &= groups - 1) {
+      FieldHints& hints = b->group[lowest_bit(groups)].hints;
+      const uint64_t dirty = hints.mark(Mark::kDirty).load(order::seq_cst);  // [hint] seq_cst: as above
+      // [hint] seq_cst: as above
+      if ((dirty & ~hints.mark(Mark::kAged).load(order::seq_cst)) != 0) {
+        hints.mark(Mark::kAged).fetch_or(dirty, order::seq_cst);  // [hint] seq_cst: as above
+      }
+      if (dirty != 0) raise_bit(b->groups.mark(Mark::kAged), groups & -groups);
+    }
+  }
+}
+
+Field* find_room(Room r, unsigned granules, FieldPlace* at) {
+  for (; at->block != nullptr; at->block = next_block(*at->block), at->number = 0) {
+    FieldBlock& b = *at->block;
+    for (unsigned g = at->number / kGroupFields, groups = groups_used(b); g < groups; ++g) {
+      const unsigned first = at->number > g * kGroupFields ? at->number % kGroupFields : 0;
+      // [hint] seq_cst: a reader that goes on to lower what it finds stale; pairs with raise_to.
+      if (b.groups.room_of(r, g).load(order::seq_cst) < granules) continue;
+      unsigned most = 0;
+      for (unsigned i = first, used = fields_used(b, g); i < used; ++i) {
+        const unsigned room = b.group[g].hints.room_of(r, i).load(order::seq_cst);  // [hint] seq_cst: as above
+        if (room > most) most = room;
+        if (room < granules) continue;
+        at->number = g * kGroupFields + i + 1;
+        return b.group[g].field[i].load(order::acquire);  // [fields] acquire: pairs with index_enter
+      }
+      if (first == 0) lower_group(b, g, r, most);
+    }
+  }
+  return nullptr;
+}
+
+Field* find_marked(Mark m, FieldPlace* at) {
+  for (; at->block != nullptr; at->block = next_block(*at->block), at->number = 0) {
+    FieldBlock& b = *at->block;
+    while (at->number < kBlockFields) {
+      const unsigned from = at->number / kGroupFields;
+      // [hint] seq_cst: as in find_room; pairs with raise_bit.
+      const uint64_t groups = b.groups.mark(m).load(order::seq_cst) & ~low_mask(from);
+      if (groups == 0) break;
+      const unsigned g = lowest_bit(groups), first = g == from ? at->number % kGroupFields : 0;
+      Atomic<uint64_t>& word = b.group[g].hints.mark(m);
+      const uint64_t all = word.load(order::seq_cst), marked = all & ~low_mask(first);  // [hint] seq_cst: as above
+      if (marked != 0) {
+        const unsigned i = lowest_bit(marked);
+        at->number = g * kGroupFields + i + 1;
+        return b.group[g].field[i].load(order::acquire);  // [fields] acquire: pairs with index_enter
+      }
+      if (all == 0) {
+        lower_bit(b.groups.mark(m), uint64_t{1} << g);
+        // [hint] seq_cst: the second look; pairs with raise_bit.
+        if (word.load(order::seq_cst) != 0) raise_bit(b.groups.mark(m), uint64_t{1} << g);
+      }
+      at->number = (g + 1) * kGroupFields;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace folio

@@ -1,0 +1,87 @@
+// Which field to look at: what a search for room and a purge ask before they look at the words of any field. A walk over
+// all fields, 16 a GiB, took 50 us a free at 100 GiB.
+//
+//   block (4096 fields, 256 GiB)    marks: a bit for each group     room[i]: of group i
+//       group (64 fields, 4 GiB)    marks: a bit for each field     room[i]: of field i
+//           field                   dirty: a bit for each word
+//               word                occupancy, resident: the truth
+//
+//   room, kFree    no free run is longer
+//   room, kReady   no free run whose pages are there is longer, as far as kRunMost
+//   mark, kDirty   there may be granules that are free and resident
+//   mark, kAged    some of these may have been so at the last large_age()
+//
+// Hints: each may promise too much, and never too little, by the rule of folio/hints.h:
+//
+//   raise   change what the hint is about; then, level by level from below, raise the hint unless it is seen raised.
+//   lower   lower the hint; then look again at what it is about, and raise it again if that asks for it.
+//
+// Raised is for a mark that it is set, for room that it is no less than the run is long. All these accesses are
+// sequentially consistent, so of a raiser and a lowerer one sees the other. Whoever finds a stale hint lowers it. A
+// thread that stops for ever between the two steps may hide room or dirty pages of a field, or of a group; each search
+// that finds nothing mends one field, the next one each time (mend_field), with its group.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "config/size_classes.h"
+#include "space/large.h"
+
+namespace folio {
+
+inline constexpr unsigned kGroupFields = 64, kBlockGroups = 64, kBlockFields = kGroupFields * kBlockGroups;
+// Granules of the largest request, and as many as it may take to find it aligned.
+inline constexpr unsigned kRunMost = 640;
+static_assert(kRunMost >= ((kLargeMost + kLineOffsetMost) >> kGranuleShift) + 1 + (kChunkBytes >> kGranuleShift) - 1);
+
+enum class Room : uint8_t { kFree, kReady };
+enum class Mark : uint8_t { kDirty, kAged };
+
+// The hints of 64 below: of the fields of a group, or of the groups of a block.
+struct FieldHints {
+  Atomic<uint64_t> marks[2];
+  Atomic<uint16_t> room[2][64];
+
+  Atomic<uint64_t>& mark(Mark m) { return marks[static_cast<unsigned>(m)]; }
+  Atomic<uint16_t>& room_of(Room r, unsigned i) { return room[static_cast<unsigned>(r)][i]; }
+};
+
+struct FieldGroup {
+  FieldHints hints;
+  Atomic<Field*> field[kGroupFields];
+};
+
+struct FieldBlock {
+  Atomic<FieldBlock*> next;
+  Atomic<uint32_t> used;  // places that were handed out; never less
+  FieldHints groups;
+  FieldGroup group[kBlockGroups];
+};
+extern FieldBlock first_field_block;
+
+// Makes sure that there is room for some more fields. False if there is no memory.
+bool index_prepare();
+// Gives the field its place. False if there is no memory, which index_prepare() makes unlikely. What it has room for is
+// raised afterwards.
+bool index_enter(Field& f);
+
+unsigned room_of(Field& f, Room r);
+void raise_room(Field& f, Room r, unsigned granules);
+void lower_room(Field& f, Room r, unsigned granules);  // before the caller's second look
+void raise_mark(Field& f, Mark m);
+void lower_mark(Field& f, Mark m);  // before the caller's second look
+// Raises every field's and group's aged mark where the dirty one is raised.
+void age_marks();
+
+// Where a search goes on.
+struct FieldPlace {
+  FieldBlock* block = &first_field_block;
+  unsigned number = 0;
+};
+// The first field from there on that seems to have so much room, or is marked; null if there is none. Lowers what it
+// finds stale.
+Field* find_room(Room r, unsigned granules, FieldPlace* at);
+Field* find_marked(Mark m, FieldPlace* at);
+
+}  // namespace folio

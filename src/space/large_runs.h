@@ -1,0 +1,72 @@
+// Runs of granules in one field: found, taken, cleared, and the hints that tell of them. For large.cc, large_fields.cc
+// and large_purge.cc; the protocol is drawn in large.h, the rule of the hints in large_index.h.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/bits.h"
+#include "space/large.h"
+#include "space/large_index.h"
+#include "space/pages.h"
+
+namespace folio {
+
+inline char* granule_at(const Field& f, unsigned g) { return f.base + (size_t{g} << kGranuleShift); }
+inline int64_t bytes_in(unsigned granules) { return int64_t{granules} << kGranuleShift; }
+
+// Where pages are larger than granules, objects are whole pages.
+unsigned granules_a_page();
+
+// Calls visit(word, mask, first granule) for the words of a run, in ascending order, until it returns false.
+template <class Visit>
+void visit_words(unsigned from, unsigned count, Visit&& visit) {
+  while (count != 0) {
+    const unsigned bit = from % 64, length = 64 - bit < count ? 64 - bit : count;
+    if (!visit(from / 64, low_mask(length) << bit, from)) return;
+    from += length;
+    count -= length;
+  }
+}
+
+inline uint64_t free_in(Field& f, unsigned w) {
+  // [hint] seq_cst: this may be the second look after a hint was lowered; pairs with clear.
+  return ~f.occupancy(w).load(order::seq_cst);
+}
+// Free, and its pages are there: in this order, since the bits are set before the granules are given.
+inline uint64_t ready_in(Field& f, unsigned w) {
+  const uint64_t free = free_in(f, w);
+  return free & f.resident(w).load(order::relaxed);  // relaxed: ordered by that look, else a guess
+}
+
+// A free run for `count` granules, at a multiple of `step`, in these words: about the one with the fewest pages to touch
+// anew, of equal ones the shortest, then the lowest. False if there is none.
+bool find_run(Field& f, unsigned count, unsigned step, unsigned* from, uint64_t words = ~uint64_t{0});
+
+// The lowest place for `count` granules whose pages are all there.
+bool find_ready_run(Field& f, unsigned count, unsigned step, unsigned* from);
+
+// Takes the run, or nothing of it.
+bool set(Field& f, unsigned from, unsigned count);
+
+// Gives what the caller has taken, and raises the hints that it asks for.
+void clear(Field& f, unsigned from, unsigned count);
+// The same for granules of one word.
+void clear_word(Field& f, unsigned w, uint64_t granules);
+
+// After a search that found no run of `count`: lowers the hint to what there is. Returns whether there is one by now.
+bool learn_room(Field& f, Room r, unsigned count);
+
+// Every hint of the field, and of those above it, as high as can be.
+void raise_all(Field& f);
+
+// After a look that found nothing dirty in the word, or in any word.
+void settle_word(Field& f, unsigned w);
+void settle_field(Field& f);
+
+// What large_age() counts. Granules of a word that were dirty when it was counted last are aged; so are, of a word in
+// which some were freed since, those of `aged`.
+extern Atomic<uint32_t> age_now;
+uint64_t aged_in(Field& f, unsigned w, uint64_t dirty);
+
+}  // namespace folio
