@@ -115,7 +115,7 @@ size_t purge_folio(Descriptor& d, unsigned folio, PurgeWhich which, Left* left) 
   Word& word = d.occupancy(folio);
   Word& resident = d.resident(folio);
   const uint64_t valid = d.valid(folio);
-  const uint64_t free = valid & ~word.load(order::seq_cst);  // [hint] seq_cst: the second look; pairs with clear_bits
+  const uint64_t free = valid & ~word.load(order::relaxed);  // relaxed: a guess; purge_objects looks again
   if (candidates(resident, d.aged(folio), free, which) == 0) return 0;
   const uint64_t mine = free & ~set_bits(d, folio, free);
   const uint64_t were_resident = resident.load(order::relaxed) & mine;  // relaxed: the claim is held
@@ -157,7 +157,7 @@ size_t purge_objects(Descriptor& d, PurgeWhich which, size_t most_bytes, Left* l
       left->refused = true;
       continue;
     }
-    // [hint] seq_cst: as in purge_folio
+    // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with clear_bits.
     const uint64_t taken = d.occupancy(folio).load(order::seq_cst);
     if ((d.resident(folio).load(order::relaxed) & ~taken) != 0) left->more = true;  // relaxed: ordered by that look
   }

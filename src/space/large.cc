@@ -174,9 +174,8 @@ bool find_resident_run(Field& f, unsigned count, unsigned step, unsigned* from) 
 }
 
 void raise_longest(Field& f, unsigned length) {
-  // [hint] seq_cst: after the bits were cleared; pairs with lower_longest.
-  uint32_t now = f.longest.load(order::seq_cst);
-  while (now < length && !f.longest.compare_exchange(now, length, order::seq_cst)) {  // [hint] seq_cst: as above
+  uint32_t now = f.longest.load(order::relaxed);  // relaxed: no older than what the caller read or wrote
+  while (now < length && !f.longest.compare_exchange(now, length, order::relaxed)) {  // relaxed: the word is all
   }
 }
 
@@ -186,7 +185,8 @@ void note_free_around(Field& f, unsigned from, unsigned count) {
   // [hint] seq_cst: before `longest` is looked at; pairs with lower_longest.
   const auto taken = [&](unsigned w) { return f.occupancy(w).load(order::seq_cst); };
   // Not further than either hint needs. What is free beyond that has lowered `ready_from` before.
-  const bool near = f.longest.load(order::seq_cst) == f.granules;  // [hint] seq_cst: as in raise_longest
+  // [hint] seq_cst: after the bits were cleared; pairs with lower_longest.
+  const bool near = f.longest.load(order::seq_cst) == f.granules;
   const unsigned least = near && from > 64 ? from - 64 : 0, end = from + count;
   const unsigned start = run_start(f, from, least);
   const unsigned length = next_bit(taken, end, near && f.granules - end > 64 ? end + 64 : f.granules) - start;
@@ -262,13 +262,12 @@ void give(Field& f, unsigned from, unsigned count) {
 // ---- Fields ----
 
 void publish(Field* field) {
-  Field* last = nullptr;
-  // [fields] acq_rel: publishes the header; pairs with the loads of `fields` and `next`.
-  if (fields.compare_exchange(last, field, order::acq_rel)) return;  // [fields] acq_rel: as above
-  while (last != nullptr) {
-    Field* next = nullptr;
-    if (last->next.compare_exchange(next, field, order::acq_rel)) return;  // [fields] acq_rel: as above
-    last = next;
+  Field* none = nullptr;
+  // [fields] release: publishes the header; pairs with first_field and next_field.
+  if (fields.compare_exchange(none, field, order::release)) return;
+  for (Field* last = first_field(); last != nullptr; last = next_field(*last)) {
+    none = nullptr;
+    if (last->next.compare_exchange(none, field, order::release)) return;  // [fields] release: as above
   }
 }
 
@@ -321,7 +320,7 @@ bool lower_longest(Field& f, unsigned longest) {
 bool take_in(Field& f, unsigned count, unsigned step, unsigned* from) {
   constexpr unsigned kTries = 64;  // then another field: others take here all the time
   for (unsigned i = 0; i < kTries; ++i) {
-    // [hint] seq_cst: pairs with raise_longest.
+    // [hint] seq_cst: pairs with lower_longest.
     if (f.longest.load(order::seq_cst) < count) return false;
     if (!find_resident_run(f, count, step, from)) {
       Run run;

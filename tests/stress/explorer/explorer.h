@@ -102,9 +102,19 @@ class Machine {
   void stop(unsigned i, uint64_t at) { stop_at_[i] = at; }
   bool finished(unsigned i) const { return threads_[i].finished; }
   uint64_t points(unsigned i) const { return threads_[i].points; }
-  uint64_t steps() const { return trace_.size(); }
+  uint64_t steps() const { return steps_; }
   unsigned stale_reads() const { return stale_reads_; }
   std::string race() const { return memory_.race(); }
+
+  // Where another thread may go on.
+  //   kShared   before operations on locations that threads share: one that only one thread uses, or that nobody writes,
+  //             or that all only add to without reading it, makes no difference. Which those are shows by and by.
+  //   kWritten  before operations on any that somebody writes: for a thread that stops
+  //   kAll
+  enum class Points { kShared, kWritten, kAll };
+  void set_points(Points points) { points_ = points; }
+  // In the last execution a location turned out to be shared that was not known to be: others are to be run again.
+  bool learned() const { return learned_; }
 
   // After an execution: runs `body` as thread `i`, with the TLS that it ended with.
   void as(unsigned i, const Body& body);
@@ -116,6 +126,9 @@ class Machine {
 
   // What the code under test tells; for hooks.cc.
   static uint64_t operation(void* word, const folio::ExploredOp& op);
+  static void result_is_read() {
+    if (here_ != nullptr && here_->running_) here_->note_use(here_->last_, Location::kReads);
+  }
   static void access(const void* address, size_t bytes, bool write, const void* where) {
     if (watching_) here_->note_access(reinterpret_cast<uintptr_t>(address), bytes, write, where);
   }
@@ -135,6 +148,10 @@ class Machine {
   static constexpr size_t kStackBytes = 256 * 1024;
   static constexpr uint8_t kRead = 0x80;  // in a trace: the last operation's choice
 
+  struct Operand {
+    void* word;
+    unsigned bytes;
+  };
   struct Thread {
     ucontext_t context;
     char* stack;
@@ -147,7 +164,9 @@ class Machine {
   static void enter();
   void write_sites() const;
   uint64_t operate(void* word, const folio::ExploredOp& op);
+  bool note_use(const Operand& operand, uint8_t uses);
   void at_point();
+  void pass_by();
   unsigned chosen();
   void leave();
   void pass(unsigned from, unsigned to);
@@ -177,6 +196,10 @@ class Machine {
   bool running_ = false;
   End end_ = End::kWhole;
   unsigned stale_reads_ = 0;
+  Points points_ = Points::kShared;
+  bool learned_ = false;
+  Operand last_ = {};   // of the thread that runs
+  uint64_t steps_ = 0;  // choices of who goes on
   std::vector<uint8_t> trace_;
   std::set<uintptr_t> objects_;  // written to in any execution so far
   bool notes_sites_ = false;

@@ -11,6 +11,7 @@ extern "C" {
 bool folio_exploring = false;
 
 uint64_t folio_explore(void* word, const folio::ExploredOp* op) { return Machine::operation(word, *op); }
+void folio_explore_result() { Machine::result_is_read(); }
 
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

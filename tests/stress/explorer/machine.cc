@@ -26,6 +26,23 @@ int find_tls(dl_phdr_info* info, size_t, void* to) {
 
 }  // namespace
 
+// What an operation is for who only sees that. A fetch_... reads if somebody looks at what it returns.
+static uint8_t uses_of(ExploredOp::Kind kind) {
+  switch (kind) {
+    case ExploredOp::kLoad:
+      return Location::kReads;
+    case ExploredOp::kAdd:
+    case ExploredOp::kSub:
+      return Location::kAdds;
+    case ExploredOp::kOr:
+      return Location::kSets;
+    case ExploredOp::kAnd:
+      return Location::kClears;
+    default:
+      return Location::kReads | Location::kWrites;
+  }
+}
+
 Ghost::Ghost() : watched_(Machine::watching_) { Machine::watching_ = false; }
 Ghost::~Ghost() { Machine::watching_ = watched_; }
 
@@ -85,6 +102,8 @@ Machine::End Machine::run(const Plan& plan, Chooser& chooser) {
   enabled_ = (1u << count_) - 1;
   trace_.clear();
   stale_reads_ = 0;
+  steps_ = 0;
+  learned_ = false;
   end_ = End::kWhole;
   memory_.begin();
   for (unsigned i = 0; i < count_; ++i) start(threads_[i]);
@@ -148,8 +167,14 @@ uint64_t Machine::operate(void* word, const ExploredOp& op) {
   if (notes_sites_) sites_.insert({op.file, op.line, op.kind});
   const int order = memory_.order_of(op);
   Touch touch = {nullptr, op.kind != ExploredOp::kLoad, order == folio::order::seq_cst, false};
-  chooser_->comes_to(me, reinterpret_cast<uintptr_t>(word), touch);
-  at_point();
+  const bool point = note_use({word, op.bytes}, uses_of(op.kind)) || points_ == Points::kAll;
+  if (point) {
+    chooser_->comes_to(me, reinterpret_cast<uintptr_t>(word), touch);
+    at_point();
+  } else {
+    pass_by();
+  }
+  last_ = {word, op.bytes};
   Location& location = memory_.location(word, op.bytes);
   const std::vector<uint32_t>& choices = memory_.readable(me, location, op);
   const unsigned choice = choices.size() == 1 ? 0 : chooser_->read(static_cast<unsigned>(choices.size()));
@@ -160,8 +185,24 @@ uint64_t Machine::operate(void* word, const ExploredOp& op) {
   touch.location = &location;
   touch.stale = choice != 0;
   const uint64_t value = memory_.perform(me, location, op, choices[choice]);
-  chooser_->touched(me, touch);
+  if (point) chooser_->touched(me, touch);
   return value;
+}
+
+// Whether its location is shared.
+bool Machine::note_use(const Operand& operand, uint8_t uses) {
+  if (operand.word == nullptr) return false;
+  Location& location = memory_.location(operand.word, operand.bytes);
+  learned_ = memory_.note_use(current_, location, uses, points_ == Points::kWritten) || learned_;
+  return location.shared;
+}
+
+// No point: nobody else goes on. A schedule counts it nevertheless.
+void Machine::pass_by() {
+  trace_.push_back(static_cast<uint8_t>(current_));
+  if (trace_.size() < kStepsMost) return;
+  end_ = End::kOverrun;
+  pass(current_, kNobody);
 }
 
 void Machine::at_point() {
@@ -182,6 +223,7 @@ unsigned Machine::chosen() {
     end_ = End::kCut;
   } else {
     trace_.push_back(static_cast<uint8_t>(next));
+    ++steps_;
   }
   return next;
 }

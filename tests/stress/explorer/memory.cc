@@ -185,6 +185,17 @@ Location& Memory::location(void* word, unsigned bytes) {
   return l;
 }
 
+bool Memory::note_use(unsigned thread, Location& l, uint8_t uses, bool alone) const {
+  if (l.shared) return false;
+  if (l.used_in != execution_) l.users = l.uses = 0;
+  l.used_in = execution_;
+  l.users = static_cast<uint8_t>(l.users | 1u << thread);
+  l.uses = static_cast<uint8_t>(l.uses | uses);
+  const bool by_one = !alone && (l.users & (l.users - 1)) == 0;
+  const bool only_read = l.uses == Location::kReads, one_kind = (l.uses & (l.uses - 1)) == 0 && l.uses < Location::kReads;
+  return l.shared = !by_one && !only_read && !one_kind;
+}
+
 uint32_t Memory::floor(unsigned thread, const Location& location, bool strict) const {
   uint32_t oldest = strict ? location.strict : 0;
   for (unsigned u = 0; u < kThreadsMost; ++u) {

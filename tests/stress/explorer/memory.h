@@ -62,8 +62,16 @@ struct Location {
     bool writes;
   };
 
+  // How it is used, in one execution: operations of one of the first three kinds, of which nobody reads what they read,
+  // do the same in any order.
+  enum Use : uint8_t { kAdds = 1, kSets = 2, kClears = 4, kReads = 8, kWrites = 16 };
+
   uintptr_t word = 0;
   uint32_t execution = 0;
+  uint32_t used_in = 0;  // which execution `users` and `uses` are about
+  uint8_t users = 0;     // threads
+  uint8_t uses = 0;
+  bool shared = false;  // in some execution so far, the order of the threads' operations mattered
   uint32_t strict = 0;  // no sequentially consistent load reads an older store
   std::vector<Store> stores;
   std::vector<Access> accesses[kThreadsMost];
@@ -79,6 +87,8 @@ class Memory {
   void mutate(const char* text);
 
   Location& location(void* word, unsigned bytes);
+  // Notes a use; returns whether the location is shared by now that was not. `alone`: any that is written is.
+  bool note_use(unsigned thread, Location& location, uint8_t uses, bool alone) const;
   // The stores that the operation may read, the one that comes of itself first. Of those that make no difference, one.
   const std::vector<uint32_t>& readable(unsigned thread, const Location& location, const folio::ExploredOp& op);
   // Does it, reading that store; returns what it read.
