@@ -309,7 +309,7 @@ Field* open_field(unsigned granules) {
 
 // Lowers the hint after a search that failed. Returns whether there is a longer run than it saw by now.
 bool lower_longest(Field& f, unsigned longest) {
-  f.longest.store(longest, order::seq_cst);  // [hint] seq_cst: before the second look; pairs with raise_longest
+  f.longest.store(longest, order::seq_cst);  // [hint] seq_cst: before the second look; pairs with note_free_around
   Run run;
   if (!find_run(f, longest + 1, 1, &run, &longest)) return false;
   raise_longest(f, f.granules);  // nobody knows how many there are
@@ -320,8 +320,8 @@ bool lower_longest(Field& f, unsigned longest) {
 bool take_in(Field& f, unsigned count, unsigned step, unsigned* from) {
   constexpr unsigned kTries = 64;  // then another field: others take here all the time
   for (unsigned i = 0; i < kTries; ++i) {
-    // [hint] seq_cst: pairs with lower_longest.
-    if (f.longest.load(order::seq_cst) < count) return false;
+    // Relaxed: a search; nothing is lowered for what it misses here.
+    if (f.longest.load(order::relaxed) < count) return false;
     if (!find_resident_run(f, count, step, from)) {
       Run run;
       unsigned longest;

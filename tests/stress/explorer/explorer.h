@@ -109,9 +109,9 @@ class Machine {
   // Where another thread may go on.
   //   kShared   before operations on locations that threads share: one that only one thread uses, or that nobody writes,
   //             or that all only add to without reading it, makes no difference. Which those are shows by and by.
-  //   kWritten  before operations on any that somebody writes: for a thread that stops
+  //   kWrites   before all that write, too: for a thread that stops
   //   kAll
-  enum class Points { kShared, kWritten, kAll };
+  enum class Points { kShared, kWrites, kAll };
   void set_points(Points points) { points_ = points; }
   // In the last execution a location turned out to be shared that was not known to be: others are to be run again.
   bool learned() const { return learned_; }
@@ -139,6 +139,7 @@ class Machine {
   static void purge(const void* start, size_t bytes, const void* where) {
     if (watching_) here_->note_purge(reinterpret_cast<uintptr_t>(start), bytes, where);
   }
+  static void commit(const void* start, size_t bytes);
   static void unmap(const void* start, size_t bytes) {
     if (here_ != nullptr) here_->memory_.forget(reinterpret_cast<uintptr_t>(start), bytes);
   }
@@ -170,6 +171,7 @@ class Machine {
   unsigned chosen();
   void leave();
   void pass(unsigned from, unsigned to);
+  void note_commit(uintptr_t start, size_t bytes);
   void note_object(uintptr_t object);
   void note_purge(uintptr_t start, size_t bytes, const void* where);
   void note_access(uintptr_t address, size_t bytes, bool write, const void* where);
@@ -217,6 +219,9 @@ class Ghost {
  private:
   bool watched_;
 };
+
+// What the kernel does for a scenario: unmap nothing, refuse to commit.
+inline bool keeps_address_space = false, refuses_to_commit = false;
 
 // Outside an execution: called before each atomic operation.
 inline void (*outside_point)() = nullptr;

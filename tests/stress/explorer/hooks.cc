@@ -45,6 +45,7 @@ void* __real_memcpy(void* to, const void* from, size_t bytes);
 void* __real_memset(void* to, int value, size_t bytes);
 bool __real__ZN5folio2os9unreserveEPvm(void* start, size_t bytes);
 bool __real__ZN5folio2os5purgeEPvm(void* start, size_t bytes);
+bool __real__ZN5folio2os6commitEPvm(void* start, size_t bytes);
 
 void* __wrap_memcpy(void* to, const void* from, size_t bytes) {
   Machine::access(from, bytes, false, WHERE);
@@ -56,12 +57,19 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
   return __real_memset(to, value, bytes);
 }
 bool __wrap__ZN5folio2os9unreserveEPvm(void* start, size_t bytes) {
+  if (explorer::keeps_address_space) return true;
   Machine::unmap(start, bytes);
   return __real__ZN5folio2os9unreserveEPvm(start, bytes);
 }
 bool __wrap__ZN5folio2os5purgeEPvm(void* start, size_t bytes) {
   Machine::purge(start, bytes, WHERE);
   return __real__ZN5folio2os5purgeEPvm(start, bytes);
+}
+
+bool __wrap__ZN5folio2os6commitEPvm(void* start, size_t bytes) {
+  if (explorer::refuses_to_commit) return false;
+  Machine::commit(start, bytes);
+  return __real__ZN5folio2os6commitEPvm(start, bytes);
 }
 
 // The guards of variables that a test initializes once.

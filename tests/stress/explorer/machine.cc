@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "folio/descriptor.h"
 #include "stress/explorer/explorer.h"
 
 namespace explorer {
@@ -167,7 +168,7 @@ uint64_t Machine::operate(void* word, const ExploredOp& op) {
   if (notes_sites_) sites_.insert({op.file, op.line, op.kind});
   const int order = memory_.order_of(op);
   Touch touch = {nullptr, op.kind != ExploredOp::kLoad, order == folio::order::seq_cst, false};
-  const bool point = note_use({word, op.bytes}, uses_of(op.kind)) || points_ == Points::kAll;
+  const bool point = note_use({word, op.bytes}, uses_of(op.kind));
   if (point) {
     chooser_->comes_to(me, reinterpret_cast<uintptr_t>(word), touch);
     at_point();
@@ -189,12 +190,28 @@ uint64_t Machine::operate(void* word, const ExploredOp& op) {
   return value;
 }
 
-// Whether its location is shared.
+// Whether there is a point before it.
 bool Machine::note_use(const Operand& operand, uint8_t uses) {
   if (operand.word == nullptr) return false;
   Location& location = memory_.location(operand.word, operand.bytes);
-  learned_ = memory_.note_use(current_, location, uses, points_ == Points::kWritten) || learned_;
-  return location.shared;
+  learned_ = memory_.note_use(current_, location, uses) || learned_;
+  return location.shared || points_ == Points::kAll || (points_ == Points::kWrites && uses != Location::kReads);
+}
+
+void Machine::commit(const void* start, size_t bytes) {
+  const Ghost ghost;
+  if (here_ != nullptr && here_->running_) here_->note_commit(reinterpret_cast<uintptr_t>(start), bytes);
+}
+
+void Machine::note_commit(uintptr_t start, size_t bytes) {
+  if (bytes == folio::kChunkBytes) {
+    // All of a chunk, of which some could be used before.
+    auto* const d = static_cast<folio::Descriptor*>(folio::descriptor_at(reinterpret_cast<void*>(start)));
+    const size_t had = d == nullptr ? 0 : memory_.location(&d->committed, 2).stores.front().value * folio::kPageBytesLeast;
+    start += had;
+    bytes -= had;
+  }
+  memory_.commit(current_, start, bytes);
 }
 
 // No point: nobody else goes on. A schedule counts it nevertheless.

@@ -320,7 +320,7 @@ Outcome explore(Machine& machine, const Plan& plan, const Limits& asked) {
 Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions, uint64_t random) {
   Outcome outcome;
   const auto threads = static_cast<unsigned>(plan.threads.size());
-  machine.set_points(Machine::Points::kWritten);
+  machine.set_points(Machine::Points::kWrites);
   learn(machine, plan, outcome);
   for (unsigned victim = 0; victim < threads && outcome.failure.empty(); ++victim) {
     bool came_by = true, learned = false;
