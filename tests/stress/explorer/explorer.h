@@ -140,9 +140,10 @@ class Machine {
     if (watching_) here_->note_purge(reinterpret_cast<uintptr_t>(start), bytes, where);
   }
   static void commit(const void* start, size_t bytes);
-  static void unmap(const void* start, size_t bytes) {
-    if (here_ != nullptr) here_->memory_.forget(reinterpret_cast<uintptr_t>(start), bytes);
-  }
+  // Address space that an execution reserves lies where it lay in the one before. Null outside of one.
+  static void* reserve(size_t bytes, size_t alignment);
+  // True: it is of that, and unmapped for all that anybody sees.
+  static bool unmap(void* start, size_t bytes);
 
  private:
   friend class Ghost;
@@ -183,6 +184,10 @@ class Machine {
     uintptr_t start, end;
     bool holds(uintptr_t address) const { return address >= start && address < end; }
   };
+
+  static constexpr size_t kArenaBytes = size_t{16} << 30;
+  static inline char* arena_ = nullptr;  // for good: what lies there may be kept by a scenario's reset
+  size_t arena_used_ = 0;
 
   Memory memory_;
   Thread threads_[kThreadsMost];

@@ -43,6 +43,7 @@ void __tsan_vptr_update(void** p, void*) { Machine::access(p, sizeof p, true, WH
 // The compiler tells nothing of these.
 void* __real_memcpy(void* to, const void* from, size_t bytes);
 void* __real_memset(void* to, int value, size_t bytes);
+void* __real__ZN5folio2os7reserveEmm(size_t bytes, size_t alignment);
 bool __real__ZN5folio2os9unreserveEPvm(void* start, size_t bytes);
 bool __real__ZN5folio2os5purgeEPvm(void* start, size_t bytes);
 bool __real__ZN5folio2os6commitEPvm(void* start, size_t bytes);
@@ -56,9 +57,13 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
   Machine::access(to, bytes, true, WHERE);
   return __real_memset(to, value, bytes);
 }
+void* __wrap__ZN5folio2os7reserveEmm(size_t bytes, size_t alignment) {
+  void* const arena = Machine::reserve(bytes, alignment);
+  return arena != nullptr ? arena : __real__ZN5folio2os7reserveEmm(bytes, alignment);
+}
 bool __wrap__ZN5folio2os9unreserveEPvm(void* start, size_t bytes) {
   if (explorer::keeps_address_space) return true;
-  Machine::unmap(start, bytes);
+  if (Machine::unmap(start, bytes)) return true;
   return __real__ZN5folio2os9unreserveEPvm(start, bytes);
 }
 bool __wrap__ZN5folio2os5purgeEPvm(void* start, size_t bytes) {

@@ -25,6 +25,14 @@ int find_tls(dl_phdr_info* info, size_t, void* to) {
   return 1;  // the first is the program
 }
 
+// Address space without contents.
+char* map_afresh(void* at, size_t bytes) {
+  void* const start = mmap(at, bytes, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at == nullptr ? 0 : MAP_FIXED), -1, 0);
+  if (start == MAP_FAILED) abort();
+  return static_cast<char*>(start);
+}
+
 }  // namespace
 
 // What an operation is for who only sees that. A fetch_... reads if somebody looks at what it returns.
@@ -67,8 +75,27 @@ Machine::Machine() {
   dl_iterate_phdr(find_tls, tls);
   own_[2] = {tls[0], tls[1]};
   if (const char* mutant = getenv("FOLIO_MUTATE")) memory_.mutate(mutant);
+  if (arena_ == nullptr) arena_ = map_afresh(nullptr, kArenaBytes);
   notes_sites_ = getenv("FOLIO_EXPLORE_SITES") != nullptr;
   here_ = this;
+}
+
+void* Machine::reserve(size_t bytes, size_t alignment) {
+  const Ghost ghost;
+  if (here_ == nullptr || !here_->running_) return nullptr;
+  const auto start = reinterpret_cast<uintptr_t>(arena_) + here_->arena_used_;
+  const size_t used = folio::round_up(start, alignment) + bytes - reinterpret_cast<uintptr_t>(arena_);
+  if (used > kArenaBytes) return nullptr;
+  here_->arena_used_ = used;
+  return arena_ + used - bytes;
+}
+
+bool Machine::unmap(void* start, size_t bytes) {
+  const Ghost ghost;
+  if (here_ != nullptr) here_->memory_.forget(reinterpret_cast<uintptr_t>(start), bytes);
+  const bool ours = arena_ != nullptr && static_cast<size_t>(static_cast<char*>(start) - arena_) < kArenaBytes;
+  if (ours) map_afresh(start, bytes);
+  return ours;
 }
 
 Machine::~Machine() {
@@ -97,6 +124,8 @@ void Machine::as(unsigned i, const Body& body) {
 
 Machine::End Machine::run(const Plan& plan, Chooser& chooser) {
   plan.reset();
+  if (arena_used_ != 0) map_afresh(arena_, arena_used_);
+  arena_used_ = 0;
   plan_ = &plan;
   chooser_ = &chooser;
   count_ = static_cast<unsigned>(plan.threads.size());

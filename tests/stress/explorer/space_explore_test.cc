@@ -67,7 +67,7 @@ TEST(ExploreSpace, MetadataPiece) {
   expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 5000}), "metadata: three need a new piece");
   expect_sound(vanish(machine, plan), "the same, with a thread that vanishes");
   plan.threads = {plan.threads[0], [full] {
-                    if (!metadata_holds(full + 1, 1)) abort();
+                    if (!metadata_holds(full + 2, 1)) abort();
                   }};
   plan.verdict = [] { return std::string(); };
   expect_sound(explore(machine, plan, {.preemptions = 3}), "metadata: a new piece, and a look through the pieces");
