@@ -23,7 +23,7 @@ struct ExploredOp {
 
 // Does the operation and returns what it read; a compare_exchange is done if that is what was expected.
 extern "C" uint64_t folio_explore(void* word, const folio::ExploredOp* op);
-extern "C" bool folio_exploring;  // loads are to be told, too
+extern "C" bool folio_exploring;         // loads are to be told, too
 extern "C" void folio_explore_result();  // what the last operation read is looked at
 
 namespace folio {

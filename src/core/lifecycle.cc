@@ -56,7 +56,8 @@ void start_slow() {
   if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
   os::at_fork_in_child(after_fork_in_child);
   os::prepare_thread_end(thread_cache_end);
-  started.store(kStarted, order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
+  started.store(kStarted,
+                order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
 }
 
 }  // namespace folio

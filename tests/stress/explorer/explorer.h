@@ -107,8 +107,8 @@ class Machine {
   std::string race() const { return memory_.race(); }
 
   // Where another thread may go on.
-  //   kShared   before operations on locations that threads share: one that only one thread uses, or that nobody writes,
-  //             or that all only add to without reading it, makes no difference. Which those are shows by and by.
+  //   kShared   before operations on locations that threads share: one that only one thread uses, or that nobody
+  //             writes, or that all only add to without reading it, makes no difference. Which those are shows by and by.
   //   kWrites   before all that write, too: for a thread that stops
   //   kAll
   enum class Points { kShared, kWrites, kAll };

@@ -27,8 +27,8 @@ int find_tls(dl_phdr_info* info, size_t, void* to) {
 
 // Address space without contents.
 char* map_afresh(void* at, size_t bytes) {
-  void* const start = mmap(at, bytes, PROT_NONE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at == nullptr ? 0 : MAP_FIXED), -1, 0);
+  void* const start =
+      mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at == nullptr ? 0 : MAP_FIXED), -1, 0);
   if (start == MAP_FAILED) abort();
   return static_cast<char*>(start);
 }
@@ -236,7 +236,8 @@ void Machine::note_commit(uintptr_t start, size_t bytes) {
   if (bytes == folio::kChunkBytes) {
     // All of a chunk, of which some could be used before.
     auto* const d = static_cast<folio::Descriptor*>(folio::descriptor_at(reinterpret_cast<void*>(start)));
-    const size_t had = d == nullptr ? 0 : memory_.location(&d->committed, 2).stores.front().value * folio::kPageBytesLeast;
+    const size_t had =
+        d == nullptr ? 0 : memory_.location(&d->committed, 2).stores.front().value * folio::kPageBytesLeast;
     start += had;
     bytes -= had;
   }

@@ -303,7 +303,8 @@ void Memory::check_committed(unsigned thread, uintptr_t address, unsigned kind, 
     missed = &c;
   }
   if (missed == nullptr || raced_) return;
-  race_ = {{nullptr, where}, {missed->thread, thread}, {false, (kind & 1) != 0}, {false, kind >= kAtomic}, address, true};
+  race_ = {
+      {nullptr, where}, {missed->thread, thread}, {false, (kind & 1) != 0}, {false, kind >= kAtomic}, address, true};
   raced_ = true;
 }
 
