@@ -23,9 +23,20 @@ struct ExploredOp {
 
 // Does the operation and returns what it read; a compare_exchange is done if that is what was expected.
 extern "C" uint64_t folio_explore(void* word, const folio::ExploredOp* op);
-extern "C" bool folio_exploring;  // loads are to be told, too
+extern "C" bool folio_exploring;         // loads are to be told, too
+extern "C" void folio_explore_result();  // what the last operation read is looked at
 
 namespace folio {
+
+// What a fetch_... read; most that count or mark do not look.
+template <class T>
+struct Fetched {
+  T value;
+  operator T() const {  // NOLINT(google-explicit-constructor)
+    folio_explore_result();
+    return value;
+  }
+};
 
 template <class T>
 class Atomic {
@@ -52,17 +63,17 @@ class Atomic {
     if (!done) expected = found;
     return done;
   }
-  T fetch_or(T bits, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
-    return tell(ExploredOp::kOr, order, bits, {}, file, line);
+  Fetched<T> fetch_or(T bits, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+    return {tell(ExploredOp::kOr, order, bits, {}, file, line)};
   }
-  T fetch_and(T bits, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
-    return tell(ExploredOp::kAnd, order, bits, {}, file, line);
+  Fetched<T> fetch_and(T bits, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+    return {tell(ExploredOp::kAnd, order, bits, {}, file, line)};
   }
-  T fetch_add(T amount, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
-    return tell(ExploredOp::kAdd, order, amount, {}, file, line);
+  Fetched<T> fetch_add(T amount, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+    return {tell(ExploredOp::kAdd, order, amount, {}, file, line)};
   }
-  T fetch_sub(T amount, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
-    return tell(ExploredOp::kSub, order, amount, {}, file, line);
+  Fetched<T> fetch_sub(T amount, int order, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+    return {tell(ExploredOp::kSub, order, amount, {}, file, line)};
   }
 
  private:

@@ -31,10 +31,12 @@ bool use_transactions() {
 FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
   auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
-  // [cpu-cache] acq_rel: publishes nothing but zeros; the loser's copy of a race is lost.
   if (fresh == nullptr) return nullptr;
-  if (!entry.compare_exchange(found, fresh, order::acq_rel)) return found;  // [cpu-cache] acq_rel: as above
-  caches.fetch_add(1, order::relaxed);                                      // relaxed: an estimate
+  // [cpu-cache] release: publishes nothing but zeros, which are committed; the loser's copy of a race is lost.
+  if (!entry.compare_exchange(found, fresh, order::release)) {
+    return entry.load(order::acquire);  // [cpu-cache] acquire: pairs with the winner's
+  }
+  caches.fetch_add(1, order::relaxed);  // relaxed: an estimate
   return fresh;
 }
 

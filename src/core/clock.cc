@@ -95,7 +95,7 @@ bool learn_live_huge() {
   if (live < kWorthALook) return false;
   const uint64_t now = os::now_ms();
   uint64_t due = next_look.load(order::relaxed);  // relaxed: a time
-  // relaxed: whoever moves the time forward asks
+  // relaxed: whoever moves the time forward asks. unseen: two that ask do no harm
   if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return false;
   const size_t peak = os::peak_resident_bytes();
   const auto known = static_cast<size_t>(page_counts.resident.load(order::relaxed));  // relaxed: an estimate
@@ -295,7 +295,7 @@ FOLIO_NOINLINE void look_at_time() {
   }
   call_if_asleep();
   if (now < due || timekeeper_runs()) return;
-  // Relaxed: whoever moves the time forward runs the tick.
+  // Relaxed: whoever moves the time forward runs the tick. unseen: two ticks at once do no harm
   if (!next_tick.compare_exchange(due, now + period_ms(), order::relaxed) || due == 0) return;
   tick(kStepBytes);
 }

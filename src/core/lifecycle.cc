@@ -51,12 +51,13 @@ void start_slow() {
   // The dynamic linker allocates before the environment is known; those calls run on the defaults.
   if (!os::environment_ready()) return;
   uint32_t now = kNotStarted;
-  // Relaxed: decides who reads them.
+  // Relaxed: decides who reads them. unseen: what starts the process asks the libc and the kernel, once for good.
   if (!started.compare_exchange(now, kStarting, order::relaxed)) return;
   if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
   os::at_fork_in_child(after_fork_in_child);
   os::prepare_thread_end(thread_cache_end);
-  started.store(kStarted, order::release);  // [start] release: publishes the options; pairs with start
+  started.store(kStarted,
+                order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
 }
 
 }  // namespace folio

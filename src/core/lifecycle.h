@@ -13,7 +13,7 @@ enum : uint32_t { kNotStarted = 0, kStarting = 1, kStarted = 2 };
 extern Atomic<uint32_t> started;
 
 FOLIO_INLINE void start() {
-  // [start] acquire: sees the options; pairs with start_slow.
+  // [start] acquire: sees the options; pairs with start_slow. unseen: as there
   if (__builtin_expect(started.load(order::acquire) != kStarted, false)) start_slow();
 }
 

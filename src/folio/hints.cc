@@ -51,12 +51,12 @@ void lower_chunk(Descriptor& d, unsigned hint) {
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from) {
   unsigned first = from / 64;
   while (first < kWindowChunks / 64) {
-    // [hint] seq_cst: a reader that goes on to lower what it finds stale; pairs with raise_bit.
-    const uint64_t words = block.summary[hint].load(order::seq_cst) & ~low_mask(first);
+    // Relaxed: what a search misses stays raised; what is lowered for it is looked at again.
+    const uint64_t words = block.summary[hint].load(order::relaxed) & ~low_mask(first);
     if (words == 0) return nullptr;
     const unsigned w = lowest_bit(words);
     Word& chunks = block.chunks[hint][w];
-    const uint64_t all = chunks.load(order::seq_cst);  // [hint] seq_cst: as above
+    const uint64_t all = chunks.load(order::relaxed);  // relaxed: as above
     const uint64_t bits = w == from / 64 ? all & ~low_mask(from % 64) : all;
     if (bits != 0) {
       const unsigned slot = w * 64 + lowest_bit(bits);
@@ -112,7 +112,7 @@ void lower_folio(Descriptor& d, unsigned folio, Fullness fullness) {
 
 void mend_chunk(Descriptor& d) {
   for (unsigned folio = 0; folio < d.info().folios; ++folio) {
-    const uint64_t word = d.occupancy(folio).load(order::seq_cst);  // [hint] seq_cst: as in lower_folio
+    const uint64_t word = d.occupancy(folio).load(order::relaxed);  // relaxed: nothing is lowered for it
     const Fullness now = fullness_of(word, d.valid(folio));
     if (now != kFull) raise_folio(d, folio, now);
   }

@@ -364,17 +364,19 @@ constinit Atomic<unsigned> end_key{0};
 }  // namespace
 
 void prepare_thread_end(void (*ended)(void*)) {
-  if (end_key.load(order::acquire) != 0) return;  // [thread-end-key] acquire: pairs with the exchange below
+  if (end_key.load(order::relaxed) != 0) return;  // relaxed: only whether there is one
   pthread_key_t key;
   const unsigned made = pthread_key_create(&key, ended) == 0 ? key + 2 : 1;
   unsigned none = 0;
-  // [thread-end-key] acq_rel: publishes the key; the loser of a race deletes its own.
-  if (!end_key.compare_exchange(none, made, order::acq_rel) && made != 1) pthread_key_delete(key);
+  // [thread-end-key] release: publishes the key; the loser of a race deletes its own. unseen: what the key is lies in
+  // the libc.
+  if (!end_key.compare_exchange(none, made, order::release) && made != 1) pthread_key_delete(key);
 }
 
 bool at_thread_end(void (*ended)(void*), void* value) {
   prepare_thread_end(ended);
-  const unsigned key_word = end_key.load(order::acquire);  // [thread-end-key] acquire: as above
+  // [thread-end-key] acquire: pairs with prepare_thread_end. unseen: as there
+  const unsigned key_word = end_key.load(order::acquire);
   return key_word != 1 && pthread_setspecific(key_word - 2, value) == 0;
 }
 

@@ -97,8 +97,8 @@ inline void* descriptor_at(const void* address) {
 inline void set_chunk(Window* window, const void* chunk, void* descriptor, unsigned code) {
   // [descriptor] release: publishes the descriptor's contents; pairs with descriptor_at.
   window->descriptor[window_slot(chunk)].store(descriptor, order::release);
-  // [descriptor] release: a reader of the code (is_ours, a tool) finds the descriptor.
-  chunk_entry(chunk).store(static_cast<uint16_t>(code * kTopBytes), order::release);
+  // Relaxed: who has an address got it after this; who has none may find the code and no descriptor yet.
+  chunk_entry(chunk).store(static_cast<uint16_t>(code * kTopBytes), order::relaxed);
 }
 
 }  // namespace folio

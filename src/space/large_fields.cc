@@ -228,11 +228,20 @@ bool commit(Field& f, unsigned from, unsigned count) {
   const unsigned first = from / 64, words = (from + count - 1) / 64 - first + 1;
   const uint64_t wanted = low_mask(words) << first;
   // [commit] acquire: after the kernel has made them writable; pairs with the fetch_or below.
-  if ((wanted & ~f.committed.load(order::acquire)) == 0) return true;
+  const uint64_t missing = wanted & ~f.committed.load(order::acquire);
+  if (missing == 0) return true;
+  // What is committed already may hold objects whose pages the program has protected. (Two threads that want one word
+  // at the same moment both commit it.)
   constexpr size_t kWordBytes = 64 * kGranuleBytes;
-  if (!os::commit(f.base + first * kWordBytes, words * kWordBytes)) return false;
-  f.committed.fetch_or(wanted, order::release);  // [commit] release: who sees the bits may use the granules
-  return true;
+  bool good = true;
+  visit_runs(missing, 64, [&](unsigned at, unsigned length, uint64_t mask) {
+    if (!good || !os::commit(f.base + at * kWordBytes, length * kWordBytes)) {
+      good = false;
+      return;
+    }
+    f.committed.fetch_or(mask, order::release);  // [commit] release: who sees the bits may use the granules
+  });
+  return good;
 }
 
 }  // namespace folio

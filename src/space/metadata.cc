@@ -88,8 +88,8 @@ void* metadata_alloc(size_t bytes, size_t alignment) {
     }
     Piece* next = new_piece(piece, bytes + alignment);
     if (next == nullptr) return nullptr;
-    // [metadata-piece] acq_rel: publishes the header. The loser of a race gives its piece back and uses the winner's.
-    if (!metadata_pieces.compare_exchange(piece, next, order::acq_rel)) os::unreserve(next, next->bytes);
+    // [metadata-piece] release: publishes the header. The loser of a race gives its piece back and uses the winner's.
+    if (!metadata_pieces.compare_exchange(piece, next, order::release)) os::unreserve(next, next->bytes);
   }
 }
 

@@ -41,8 +41,8 @@ class TaggedStack {
       Node* node = node_of(head);
       if (node == nullptr) return nullptr;
       Node* next = node->stack_link().load(order::relaxed);  // relaxed: validated by the compare_exchange
-      // [stack-handoff] acquire: pairs with push.
-      if (head_.compare_exchange(head, pack(next, head + 1), order::acquire)) return node;
+      // Relaxed: the load of this head has acquired, and the same head, tag and all, is of the same push.
+      if (head_.compare_exchange(head, pack(next, head + 1), order::relaxed)) return node;
       arch::pause();
       head = head_.load(order::acquire);  // [stack-handoff] acquire: as above
     }

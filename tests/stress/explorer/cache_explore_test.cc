@@ -6,6 +6,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
+#include "cache/thread_caches.h"
 #include "stress/explorer/bin_scenario.h"
 #include "unit/scripted_cpu.h"
 
@@ -79,6 +80,7 @@ class CacheScenario {
   }
 
   void thread(Body body) { plan_.threads.push_back(std::move(body)); }
+  void and_check(std::function<std::string()> check) { check_ = std::move(check); }
   // What has been prepared is what every execution starts with.
   void ready() {
     for (unsigned i = 0; i < threads_; ++i) saved_[i] = program[i];
@@ -121,6 +123,9 @@ class CacheScenario {
       if (!place_of(object).taken()) return "an object that a thread holds is free";
     }
     const auto taken = taken_objects(bin), known = static_cast<unsigned>(held.size());
+    if (check_ != nullptr) {
+      if (std::string failure = check_(); !failure.empty()) return failure;
+    }
     if (missing == 0 && !check_bin(bin)) return "check_bin: an invariant does not hold";
     if (missing == 0 && taken != known) return "lost: " + std::to_string(taken - known);
     worst_lost_ = std::max(worst_lost_, taken - known);
@@ -131,6 +136,7 @@ class CacheScenario {
   Program saved_[Machine::kThreadsMost];
   World world_;
   Plan plan_;
+  std::function<std::string()> check_;
   unsigned most_lost_ = 0, worst_lost_ = 0;
 };
 
@@ -341,6 +347,50 @@ TEST(ExploreCache, EndAndBirth) {
     s.program[2].release(s.bin, 1);
   });
   s.expect_sound("two threads end, one begins", {.executions = 4000, .random = 500});
+}
+
+// Two threads begin, for whom no cache waits, while a third one looks through all caches.
+TEST(ExploreCache, Births) {
+  CacheScenario s(3);
+  static unsigned found;
+  for (unsigned i = 0; i < 2; ++i) s.thread([] { thread_cache(); });
+  s.thread([] {
+    for (const ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) ++found;
+  });
+  s.and_check([]() -> std::string {
+    found = 0;
+    for (const ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) ++found;
+    return found >= 2 ? "" : "a cache is forgotten";
+  });
+  s.expect_sound("two threads begin, one looks through the caches", {.executions = 4000});
+}
+
+// A CPU's cache is made while others trim, or count.
+TEST(ExploreCache, ANewCpuCache) {
+  const auto first_put = [](CacheScenario& s, Magazine* magazine) {
+    s.thread([&s, magazine] { cpu_cache_put(s.bin, magazine, "explorer"); });
+  };
+  CacheScenario trimmed(2);
+  first_put(trimmed, make_magazine(trimmed.bin, 3));
+  trimmed.thread([] { cpu_caches_trim(true); });
+  trimmed.expect_sound("a new CPU cache; trim", {.executions = 2000, .random = 100});
+  CacheScenario counted(2);
+  first_put(counted, make_magazine(counted.bin, 3));
+  counted.thread([&counted] {
+    cpu_caches_objects(counted.bin);
+    cpu_caches_pin();
+    cpu_caches_busy();
+    void* const other = &counted;
+    cpu_caches_hold(counted.bin, other);
+    depot_objects(counted.bin);
+  });
+  counted.expect_sound("a new CPU cache; statistics", {.executions = 2000, .random = 100});
+  CacheScenario depot(2);
+  depot_set_shared();
+  Magazine* const bundle = make_bundle(depot.bin, 5);
+  depot.thread([&depot, bundle] { depot_push(depot.bin, bundle, bundle_bytes(depot.bin, bundle), "explorer"); });
+  depot.thread([&depot] { depot_objects(depot.bin); });
+  depot.expect_sound("depot: a push; statistics", {.executions = 2000, .random = 100});
 }
 
 // ---- A thread vanishes ----

@@ -102,9 +102,19 @@ class Machine {
   void stop(unsigned i, uint64_t at) { stop_at_[i] = at; }
   bool finished(unsigned i) const { return threads_[i].finished; }
   uint64_t points(unsigned i) const { return threads_[i].points; }
-  uint64_t steps() const { return trace_.size(); }
+  uint64_t steps() const { return steps_; }
   unsigned stale_reads() const { return stale_reads_; }
   std::string race() const { return memory_.race(); }
+
+  // Where another thread may go on.
+  //   kShared   before operations on locations that threads share: one that only one thread uses, or that nobody
+  //             writes, or that all only add to without reading it, makes no difference. Which those are shows by and by.
+  //   kWrites   before all that write, too: for a thread that stops
+  //   kAll
+  enum class Points { kShared, kWrites, kAll };
+  void set_points(Points points) { points_ = points; }
+  // In the last execution a location turned out to be shared that was not known to be: others are to be run again.
+  bool learned() const { return learned_; }
 
   // After an execution: runs `body` as thread `i`, with the TLS that it ended with.
   void as(unsigned i, const Body& body);
@@ -116,6 +126,9 @@ class Machine {
 
   // What the code under test tells; for hooks.cc.
   static uint64_t operation(void* word, const folio::ExploredOp& op);
+  static void result_is_read() {
+    if (here_ != nullptr && here_->running_) here_->note_use(here_->last_, Location::kReads);
+  }
   static void access(const void* address, size_t bytes, bool write, const void* where) {
     if (watching_) here_->note_access(reinterpret_cast<uintptr_t>(address), bytes, write, where);
   }
@@ -126,15 +139,21 @@ class Machine {
   static void purge(const void* start, size_t bytes, const void* where) {
     if (watching_) here_->note_purge(reinterpret_cast<uintptr_t>(start), bytes, where);
   }
-  static void unmap(const void* start, size_t bytes) {
-    if (here_ != nullptr) here_->memory_.forget(reinterpret_cast<uintptr_t>(start), bytes);
-  }
+  static void commit(const void* start, size_t bytes);
+  // Address space that an execution reserves lies where it lay in the one before. Null outside of one.
+  static void* reserve(size_t bytes, size_t alignment);
+  // True: it is of that, and unmapped for all that anybody sees.
+  static bool unmap(void* start, size_t bytes);
 
  private:
   friend class Ghost;
   static constexpr size_t kStackBytes = 256 * 1024;
   static constexpr uint8_t kRead = 0x80;  // in a trace: the last operation's choice
 
+  struct Operand {
+    void* word;
+    unsigned bytes;
+  };
   struct Thread {
     ucontext_t context;
     char* stack;
@@ -147,10 +166,13 @@ class Machine {
   static void enter();
   void write_sites() const;
   uint64_t operate(void* word, const folio::ExploredOp& op);
+  bool note_use(const Operand& operand, uint8_t uses);
   void at_point();
+  void pass_by();
   unsigned chosen();
   void leave();
   void pass(unsigned from, unsigned to);
+  void note_commit(uintptr_t start, size_t bytes);
   void note_object(uintptr_t object);
   void note_purge(uintptr_t start, size_t bytes, const void* where);
   void note_access(uintptr_t address, size_t bytes, bool write, const void* where);
@@ -162,6 +184,10 @@ class Machine {
     uintptr_t start, end;
     bool holds(uintptr_t address) const { return address >= start && address < end; }
   };
+
+  static constexpr size_t kArenaBytes = size_t{16} << 30;
+  static inline char* arena_ = nullptr;  // for good: what lies there may be kept by a scenario's reset
+  size_t arena_used_ = 0;
 
   Memory memory_;
   Thread threads_[kThreadsMost];
@@ -177,6 +203,10 @@ class Machine {
   bool running_ = false;
   End end_ = End::kWhole;
   unsigned stale_reads_ = 0;
+  Points points_ = Points::kShared;
+  bool learned_ = false;
+  Operand last_ = {};   // of the thread that runs
+  uint64_t steps_ = 0;  // choices of who goes on
   std::vector<uint8_t> trace_;
   std::set<uintptr_t> objects_;  // written to in any execution so far
   bool notes_sites_ = false;
@@ -194,6 +224,9 @@ class Ghost {
  private:
   bool watched_;
 };
+
+// What the kernel does for a scenario: unmap nothing, refuse to commit.
+inline bool keeps_address_space = false, refuses_to_commit = false;
 
 // Outside an execution: called before each atomic operation.
 inline void (*outside_point)() = nullptr;

@@ -86,6 +86,14 @@ TEST(ExploreFolio, PurgeOfLargeObjects) {
                    {.executions = 4000});
 }
 
+// A dirty hint that leads to nothing is lowered by the next take of a page's objects.
+TEST(ExploreFolio, DirtyHints) {
+  expect_bin_sound("the last dirty object is taken while another one is given", kPageObjects, {63},
+                   {{take(1), take(1)}, {give(0, 1)}, {give(0, 1)}});
+  expect_bin_sound("two purge what a third gives", kPageObjects, {2}, {{purge()}, {take(62), take(1)}, {give(0, 1)}},
+                   {.executions = 3000});
+}
+
 TEST(ExploreFolio, Ticks) {
   expect_bin_sound("tick, tick; give; take", kFolioUnits, {3}, {{tick(), tick()}, {give(0, 3)}, {take(1)}},
                    {.executions = 4000});
@@ -107,6 +115,8 @@ TEST(ExploreFolio, OpenChunk) {
   const Limits fewer = {.executions = 1000, .random = 100};
   expect_bin_sound("two open a chunk at once", kPageObjects, {}, {{take_any(2)}, {take_any(2)}}, fewer);
   expect_bin_sound("three open a chunk at once", kFolioUnits, {}, {{take_any(1)}, {take_any(1)}, {take_any(1)}}, fewer);
+  expect_bin_sound("purge, while a bin opens its first chunk", kPageObjects, {}, {{purge()}, {take_any(1), give_own()}},
+                   fewer);
   expect_bin_sound("the last object, and a new chunk", kPageObjects, {63}, {{take_any(1)}, {take_any(1)}, {give(0, 1)}},
                    fewer);
 }

@@ -11,6 +11,7 @@ extern "C" {
 bool folio_exploring = false;
 
 uint64_t folio_explore(void* word, const folio::ExploredOp* op) { return Machine::operation(word, *op); }
+void folio_explore_result() { Machine::result_is_read(); }
 
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
@@ -42,8 +43,10 @@ void __tsan_vptr_update(void** p, void*) { Machine::access(p, sizeof p, true, WH
 // The compiler tells nothing of these.
 void* __real_memcpy(void* to, const void* from, size_t bytes);
 void* __real_memset(void* to, int value, size_t bytes);
+void* __real__ZN5folio2os7reserveEmm(size_t bytes, size_t alignment);
 bool __real__ZN5folio2os9unreserveEPvm(void* start, size_t bytes);
 bool __real__ZN5folio2os5purgeEPvm(void* start, size_t bytes);
+bool __real__ZN5folio2os6commitEPvm(void* start, size_t bytes);
 
 void* __wrap_memcpy(void* to, const void* from, size_t bytes) {
   Machine::access(from, bytes, false, WHERE);
@@ -54,13 +57,24 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
   Machine::access(to, bytes, true, WHERE);
   return __real_memset(to, value, bytes);
 }
+void* __wrap__ZN5folio2os7reserveEmm(size_t bytes, size_t alignment) {
+  void* const arena = Machine::reserve(bytes, alignment);
+  return arena != nullptr ? arena : __real__ZN5folio2os7reserveEmm(bytes, alignment);
+}
 bool __wrap__ZN5folio2os9unreserveEPvm(void* start, size_t bytes) {
-  Machine::unmap(start, bytes);
+  if (explorer::keeps_address_space) return true;
+  if (Machine::unmap(start, bytes)) return true;
   return __real__ZN5folio2os9unreserveEPvm(start, bytes);
 }
 bool __wrap__ZN5folio2os5purgeEPvm(void* start, size_t bytes) {
   Machine::purge(start, bytes, WHERE);
   return __real__ZN5folio2os5purgeEPvm(start, bytes);
+}
+
+bool __wrap__ZN5folio2os6commitEPvm(void* start, size_t bytes) {
+  if (explorer::refuses_to_commit) return false;
+  Machine::commit(start, bytes);
+  return __real__ZN5folio2os6commitEPvm(start, bytes);
 }
 
 // The guards of variables that a test initializes once.

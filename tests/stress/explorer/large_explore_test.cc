@@ -85,6 +85,21 @@ class LargeScenario {
     world_.save();
   }
 
+  bool is_live(unsigned object) const { return large_place(live_[object]).starts(live_[object]); }
+  // Fields that were opened since, from this one on.
+  static void close_fields(Field* f) {
+    while (f != nullptr) {
+      Field* const next = f->next.load(order::relaxed);
+      const size_t bytes = size_t{f->granules} << kGranuleShift;
+      char* const base = f->base;
+      for (size_t at = 0; at < bytes; at += kChunkBytes) {
+        set_chunk(window_of(base + at), base + at, nullptr, kCodeNone);
+      }
+      os::unreserve(base, bytes);
+      f = next;
+    }
+  }
+
   Machine machine;
   Plan plan;
   unsigned freed[kLive] = {};
@@ -112,17 +127,7 @@ class LargeScenario {
   }
 
   void reset() {
-    // Fields that were opened since.
-    for (Field* f = field_->next.load(order::relaxed); f != nullptr;) {
-      Field* const next = f->next.load(order::relaxed);
-      const size_t bytes = size_t{f->granules} << kGranuleShift;
-      char* const base = f->base;
-      for (size_t at = 0; at < bytes; at += kChunkBytes) {
-        set_chunk(window_of(base + at), base + at, nullptr, kCodeNone);
-      }
-      os::unreserve(base, bytes);
-      f = next;
-    }
+    close_fields(field_->next.load(order::relaxed));
     world_.reset();
     for (char*& object : got_) object = nullptr;
     for (unsigned& n : freed) n = 0;
@@ -245,6 +250,56 @@ TEST(ExploreLarge, TheHintOfTheLongestRun) {
   LargeScenario s;
   s.plan.threads = {s.allocate(0, 20), s.free(0), s.free(1)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000, .random = 600}), "large: a search fails while two give");
+}
+
+TEST(ExploreLarge, ASearchFailsWhileAPurgeHoldsGranules) {
+  LargeScenario s;
+  s.start_without(0);
+  s.start_without(1);
+  s.plan.threads = {s.allocate(0, 18), LargeScenario::purge()};
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large: a search fails while another one purges");
+}
+
+// Misuse: whoever is first, no granule has two owners.
+TEST(ExploreLarge, ResizedAndFreedAtOnce) {
+  LargeScenario s;
+  s.writes = false;
+  s.plan.threads = {s.resize(1, 4), s.free(1)};
+  const auto sound = s.plan.verdict;
+  s.plan.verdict = [&]() -> std::string {
+    return s.freed[1] == 1 && s.is_live(1) ? "it lives on after its free" : sound();
+  };
+  expect_sound(explore(s.machine, s.plan, {.preemptions = 4}), "large: resized and freed at once");
+}
+
+// No field is there yet: each opens one.
+TEST(ExploreLarge, FirstFields) {
+  begin_anew();
+  World world;
+  world.save();
+  Machine machine;
+  Plan plan;
+  static char* got[2];
+  for (unsigned i = 0; i < 2; ++i) plan.threads.push_back([i] { got[i] = LargeScenario::alloc(4); });
+  plan.threads.push_back([] { large_purge(true, kUnlimited); });
+  plan.reset = [&] {
+    LargeScenario::close_fields(fields.load(order::relaxed));
+    world.reset();
+    got[0] = got[1] = nullptr;
+  };
+  plan.verdict = []() -> std::string {
+    if (!large_check()) return "large_check";
+    for (char* object : got) {
+      if (!large_place(object).starts(object)) return "a live object is not found";
+    }
+    unsigned listed = 0;
+    for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+      for (char* object : got) listed += large_place(object).field == f ? 1 : 0;
+    }
+    return got[0] != got[1] && listed == 2 ? "" : "a field is lost";
+  };
+  expect_sound(explore(machine, plan, {.executions = 600}), "large: two open the first field");
+  plan.reset();
 }
 
 // Objects that a CPU cache keeps: parked by one, taken by another, drained by a third.

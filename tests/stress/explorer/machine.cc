@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "folio/descriptor.h"
 #include "stress/explorer/explorer.h"
 
 namespace explorer {
@@ -24,7 +25,32 @@ int find_tls(dl_phdr_info* info, size_t, void* to) {
   return 1;  // the first is the program
 }
 
+// Address space without contents.
+char* map_afresh(void* at, size_t bytes) {
+  void* const start =
+      mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at == nullptr ? 0 : MAP_FIXED), -1, 0);
+  if (start == MAP_FAILED) abort();
+  return static_cast<char*>(start);
+}
+
 }  // namespace
+
+// What an operation is for who only sees that. A fetch_... reads if somebody looks at what it returns.
+static uint8_t uses_of(ExploredOp::Kind kind) {
+  switch (kind) {
+    case ExploredOp::kLoad:
+      return Location::kReads;
+    case ExploredOp::kAdd:
+    case ExploredOp::kSub:
+      return Location::kAdds;
+    case ExploredOp::kOr:
+      return Location::kSets;
+    case ExploredOp::kAnd:
+      return Location::kClears;
+    default:
+      return Location::kReads | Location::kWrites;
+  }
+}
 
 Ghost::Ghost() : watched_(Machine::watching_) { Machine::watching_ = false; }
 Ghost::~Ghost() { Machine::watching_ = watched_; }
@@ -49,8 +75,27 @@ Machine::Machine() {
   dl_iterate_phdr(find_tls, tls);
   own_[2] = {tls[0], tls[1]};
   if (const char* mutant = getenv("FOLIO_MUTATE")) memory_.mutate(mutant);
+  if (arena_ == nullptr) arena_ = map_afresh(nullptr, kArenaBytes);
   notes_sites_ = getenv("FOLIO_EXPLORE_SITES") != nullptr;
   here_ = this;
+}
+
+void* Machine::reserve(size_t bytes, size_t alignment) {
+  const Ghost ghost;
+  if (here_ == nullptr || !here_->running_) return nullptr;
+  const auto start = reinterpret_cast<uintptr_t>(arena_) + here_->arena_used_;
+  const size_t used = folio::round_up(start, alignment) + bytes - reinterpret_cast<uintptr_t>(arena_);
+  if (used > kArenaBytes) return nullptr;
+  here_->arena_used_ = used;
+  return arena_ + used - bytes;
+}
+
+bool Machine::unmap(void* start, size_t bytes) {
+  const Ghost ghost;
+  if (here_ != nullptr) here_->memory_.forget(reinterpret_cast<uintptr_t>(start), bytes);
+  const bool ours = arena_ != nullptr && static_cast<size_t>(static_cast<char*>(start) - arena_) < kArenaBytes;
+  if (ours) map_afresh(start, bytes);
+  return ours;
 }
 
 Machine::~Machine() {
@@ -79,12 +124,16 @@ void Machine::as(unsigned i, const Body& body) {
 
 Machine::End Machine::run(const Plan& plan, Chooser& chooser) {
   plan.reset();
+  if (arena_used_ != 0) map_afresh(arena_, arena_used_);
+  arena_used_ = 0;
   plan_ = &plan;
   chooser_ = &chooser;
   count_ = static_cast<unsigned>(plan.threads.size());
   enabled_ = (1u << count_) - 1;
   trace_.clear();
   stale_reads_ = 0;
+  steps_ = 0;
+  learned_ = false;
   end_ = End::kWhole;
   memory_.begin();
   for (unsigned i = 0; i < count_; ++i) start(threads_[i]);
@@ -148,8 +197,14 @@ uint64_t Machine::operate(void* word, const ExploredOp& op) {
   if (notes_sites_) sites_.insert({op.file, op.line, op.kind});
   const int order = memory_.order_of(op);
   Touch touch = {nullptr, op.kind != ExploredOp::kLoad, order == folio::order::seq_cst, false};
-  chooser_->comes_to(me, reinterpret_cast<uintptr_t>(word), touch);
-  at_point();
+  const bool point = note_use({word, op.bytes}, uses_of(op.kind));
+  if (point) {
+    chooser_->comes_to(me, reinterpret_cast<uintptr_t>(word), touch);
+    at_point();
+  } else {
+    pass_by();
+  }
+  last_ = {word, op.bytes};
   Location& location = memory_.location(word, op.bytes);
   const std::vector<uint32_t>& choices = memory_.readable(me, location, op);
   const unsigned choice = choices.size() == 1 ? 0 : chooser_->read(static_cast<unsigned>(choices.size()));
@@ -160,8 +215,41 @@ uint64_t Machine::operate(void* word, const ExploredOp& op) {
   touch.location = &location;
   touch.stale = choice != 0;
   const uint64_t value = memory_.perform(me, location, op, choices[choice]);
-  chooser_->touched(me, touch);
+  if (point) chooser_->touched(me, touch);
   return value;
+}
+
+// Whether there is a point before it.
+bool Machine::note_use(const Operand& operand, uint8_t uses) {
+  if (operand.word == nullptr) return false;
+  Location& location = memory_.location(operand.word, operand.bytes);
+  learned_ = memory_.note_use(current_, location, uses) || learned_;
+  return location.shared || points_ == Points::kAll || (points_ == Points::kWrites && uses != Location::kReads);
+}
+
+void Machine::commit(const void* start, size_t bytes) {
+  const Ghost ghost;
+  if (here_ != nullptr && here_->running_) here_->note_commit(reinterpret_cast<uintptr_t>(start), bytes);
+}
+
+void Machine::note_commit(uintptr_t start, size_t bytes) {
+  if (bytes == folio::kChunkBytes) {
+    // All of a chunk, of which some could be used before.
+    auto* const d = static_cast<folio::Descriptor*>(folio::descriptor_at(reinterpret_cast<void*>(start)));
+    const size_t had =
+        d == nullptr ? 0 : memory_.location(&d->committed, 2).stores.front().value * folio::kPageBytesLeast;
+    start += had;
+    bytes -= had;
+  }
+  memory_.commit(current_, start, bytes);
+}
+
+// No point: nobody else goes on. A schedule counts it nevertheless.
+void Machine::pass_by() {
+  trace_.push_back(static_cast<uint8_t>(current_));
+  if (trace_.size() < kStepsMost) return;
+  end_ = End::kOverrun;
+  pass(current_, kNobody);
 }
 
 void Machine::at_point() {
@@ -182,6 +270,7 @@ unsigned Machine::chosen() {
     end_ = End::kCut;
   } else {
     trace_.push_back(static_cast<uint8_t>(next));
+    ++steps_;
   }
   return next;
 }

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "space/chunk_table.h"
+
 namespace explorer {
 
 using folio::ExploredOp;
@@ -166,6 +168,7 @@ void Memory::begin() {
     clocks_[i].of[i] = 1;
   }
   raced_ = false;
+  commits_.clear();
 }
 
 Location& Memory::location(void* word, unsigned bytes) {
@@ -183,6 +186,17 @@ Location& Memory::location(void* word, unsigned bytes) {
   l.stores.push_back({now, {}});
   for (auto& accesses : l.accesses) accesses.clear();
   return l;
+}
+
+bool Memory::note_use(unsigned thread, Location& l, uint8_t uses) const {
+  if (l.shared) return false;
+  if (l.used_in != execution_) l.users = l.uses = 0;
+  l.used_in = execution_;
+  l.users = static_cast<uint8_t>(l.users | 1u << thread);
+  l.uses = static_cast<uint8_t>(l.uses | uses);
+  const bool by_one = (l.users & (l.users - 1)) == 0;
+  const bool one_kind = (l.uses & (l.uses - 1)) == 0;  // reads, or what may be done in any order
+  return l.shared = !by_one && !one_kind;
 }
 
 uint32_t Memory::floor(unsigned thread, const Location& location, bool strict) const {
@@ -279,7 +293,23 @@ Memory::Cell& Memory::cell(uintptr_t number) {
   return c;
 }
 
+// The chunk table can be read before it is committed.
+void Memory::check_committed(unsigned thread, uintptr_t address, unsigned kind, const void* where) {
+  if ((kind & 1) == 0 && address - reinterpret_cast<uintptr_t>(folio::chunk_table) < sizeof folio::chunk_table) return;
+  const Commit* missed = nullptr;
+  for (const Commit& c : commits_) {
+    if (address - c.start >= c.bytes) continue;
+    if (c.epoch <= clocks_[thread].of[c.thread]) return;
+    missed = &c;
+  }
+  if (missed == nullptr || raced_) return;
+  race_ = {
+      {nullptr, where}, {missed->thread, thread}, {false, (kind & 1) != 0}, {false, kind >= kAtomic}, address, true};
+  raced_ = true;
+}
+
 void Memory::note(unsigned thread, uintptr_t address, unsigned bytes, unsigned kind, const void* where) {
+  if (!commits_.empty()) check_committed(thread, address, kind, where);
   Cell& c = cell(address / 8);
   const auto mask = static_cast<uint8_t>(((1u << bytes) - 1) << address % 8);
   for (unsigned half = 0; half < 2; ++half) {
@@ -303,7 +333,8 @@ void Memory::note_half(Cell& c, unsigned half, unsigned thread, uintptr_t addres
                {u, thread},
                {(other & 1) != 0, (kind & 1) != 0},
                {other >= kAtomic, kind >= kAtomic},
-               address};
+               address,
+               false};
       raced_ = true;
       break;
     }
@@ -336,7 +367,12 @@ std::string Memory::race() const {
   std::string text = "a race";
   for (unsigned i = 0; i < 2; ++i) {
     text += i == 0 ? ": thread " : " and thread ";
-    text += std::to_string(race_.thread[i]) + (race_.write[i] ? " writes" : " reads");
+    text += std::to_string(race_.thread[i]);
+    if (i == 0 && race_.uncommitted) {
+      text += " commits";
+      continue;
+    }
+    text += (race_.write[i] ? " writes" : " reads");
     text += race_.atomic[i] ? " (atomic)" : " at " + place(race_.where[i]);
   }
   return text;

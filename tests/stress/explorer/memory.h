@@ -8,6 +8,8 @@
 //   floor      a load may read any store that is not older than one that happens before it, or was read by
 //              something that does (coherence); a sequentially consistent load none older than what such an operation
 //              of it read or wrote before. Such operations are in the order in which they run.
+//   commit     makes address space usable: whoever uses it later must have seen one of those who did so in this
+//              execution.
 //   cell       eight bytes, and who accessed them last, plainly and atomically: two accesses, one of them plain and one
 //              of them a write, of which neither happens before the other, are a race.
 //
@@ -62,8 +64,16 @@ struct Location {
     bool writes;
   };
 
+  // How it is used, in one execution: operations of one of the first three kinds, of which nobody reads what they read,
+  // do the same in any order.
+  enum Use : uint8_t { kAdds = 1, kSets = 2, kClears = 4, kReads = 8, kWrites = 16 };
+
   uintptr_t word = 0;
   uint32_t execution = 0;
+  uint32_t used_in = 0;  // which execution `users` and `uses` are about
+  uint8_t users = 0;     // threads
+  uint8_t uses = 0;
+  bool shared = false;  // in some execution so far, the order of the threads' operations mattered
   uint32_t strict = 0;  // no sequentially consistent load reads an older store
   std::vector<Store> stores;
   std::vector<Access> accesses[kThreadsMost];
@@ -79,6 +89,8 @@ class Memory {
   void mutate(const char* text);
 
   Location& location(void* word, unsigned bytes);
+  // Notes a use; returns whether the location is shared by now that was not.
+  bool note_use(unsigned thread, Location& location, uint8_t uses) const;
   // The stores that the operation may read, the one that comes of itself first. Of those that make no difference, one.
   const std::vector<uint32_t>& readable(unsigned thread, const Location& location, const folio::ExploredOp& op);
   // Does it, reading that store; returns what it read.
@@ -87,6 +99,9 @@ class Memory {
   static uint64_t perform(void* word, const folio::ExploredOp& op);
 
   void plain(unsigned thread, uintptr_t address, size_t bytes, bool write, const void* where);
+  void commit(unsigned thread, uintptr_t start, size_t bytes) {
+    commits_.push_back({start, bytes, clocks_[thread].of[thread], thread});
+  }
   // What is mapped there later is new.
   void forget(uintptr_t start, size_t bytes);
   // The first race of this execution, or empty.
@@ -114,6 +129,7 @@ class Memory {
     unsigned thread[2];
     bool write[2], atomic[2];
     uintptr_t address;
+    bool uncommitted;
   };
 
   static constexpr int kStoreOnly = -1;
@@ -122,6 +138,7 @@ class Memory {
   uint32_t floor(unsigned thread, const Location& location, bool strict) const;
   Cell& cell(uintptr_t number);
   void note(unsigned thread, uintptr_t address, unsigned bytes, unsigned kind, const void* where);
+  void check_committed(unsigned thread, uintptr_t address, unsigned kind, const void* where);
 
   void note_half(Cell& c, unsigned half, unsigned thread, uintptr_t address, uint8_t mask, unsigned kind,
                  const void* where);
@@ -132,6 +149,13 @@ class Memory {
   std::vector<Cell> cells_;
   size_t locations_used_ = 0, cells_used_ = 0;
   std::vector<uint32_t> readable_;
+  struct Commit {
+    uintptr_t start;
+    size_t bytes;
+    uint32_t epoch;
+    unsigned thread;
+  };
+  std::vector<Commit> commits_;
   Race race_ = {};
   bool raced_ = false;
   unsigned mutant_line_ = 0;

@@ -241,12 +241,24 @@ bool try_one(Machine& machine, const Plan& plan, Chooser& chooser, Outcome& outc
 
 double now();
 
+// Most of what threads share, so that few executions have to be run again.
+void learn(Machine& machine, const Plan& plan, Outcome& outcome) {
+  constexpr uint64_t kWalks = 50;
+  for (uint64_t seed = 1; seed <= kWalks && outcome.failure.empty(); ++seed) {
+    RandomWalk walk(seed);
+    try_one(machine, plan, walk, outcome);
+  }
+}
+
 void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& outcome) {
   outcome.stale = limits.stale;
+  if (limits.reduce && limits.random != 0) learn(machine, plan, outcome);
+  if (!outcome.failure.empty()) return;
   const double end = limits.seconds == 0 ? 0 : now() + limits.seconds;
   for (unsigned preemptions = 0; preemptions <= limits.preemptions; ++preemptions) {
-    DepthFirst paths(preemptions, limits.stale, limits.reduce);
-    do {
+    const DepthFirst anew(preemptions, limits.stale, limits.reduce);
+    DepthFirst paths = anew;
+    for (bool more = true; more;) {
       if (outcome.executions >= limits.executions) return;
       if (end != 0 && outcome.executions % 64 == 0 && now() > end) return;
       if (!try_one(machine, plan, paths, outcome)) return;
@@ -254,7 +266,12 @@ void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& o
         outcome.failure = "the same schedule led elsewhere: the explorer's reset is not complete";
         return;
       }
-    } while (paths.next());
+      if (machine.learned()) {
+        paths = anew;
+      } else {
+        more = paths.next();
+      }
+    }
     outcome.complete = static_cast<int>(preemptions);
   }
 }
@@ -283,7 +300,9 @@ Outcome explore(Machine& machine, const Plan& plan, const Limits& asked) {
   Outcome outcome;
   outcome.threads = static_cast<unsigned>(plan.threads.size());
   const Limits limits = deeper(asked);
+  machine.set_points(limits.reduce ? Machine::Points::kShared : Machine::Points::kAll);
   if (const char* schedule = getenv("FOLIO_SCHEDULE")) {
+    machine.set_points(Machine::Points::kAll);
     Replay replay(schedule);
     try_one(machine, plan, replay, outcome);
     return outcome;
@@ -301,17 +320,20 @@ Outcome explore(Machine& machine, const Plan& plan, const Limits& asked) {
 Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions, uint64_t random) {
   Outcome outcome;
   const auto threads = static_cast<unsigned>(plan.threads.size());
+  machine.set_points(Machine::Points::kWrites);
+  learn(machine, plan, outcome);
   for (unsigned victim = 0; victim < threads && outcome.failure.empty(); ++victim) {
-    bool came_by = true;
+    bool came_by = true, learned = false;
     uint64_t at = 1;
     const auto run = [&](Chooser& chooser) {
       const bool sound = try_one(machine, plan, chooser, outcome);
       came_by = came_by || machine.points(victim) >= at;
-      return sound;
+      learned = learned || machine.learned();
+      return sound && !machine.learned();
     };
-    for (; came_by && outcome.failure.empty(); at += at < 150 ? 1 : at / 10) {
+    for (; came_by && outcome.failure.empty(); at += learned ? 0 : at < 150 ? 1 : at / 10) {
       machine.stop(victim, at);
-      came_by = false;
+      came_by = learned = false;
       DepthFirst paths(preemptions, 0);
       for (unsigned n = 0; n < kStopMost && run(paths) && paths.next(); ++n) {
       }
@@ -319,6 +341,7 @@ Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions, uint64_
         RandomWalk walk(seed);
         run(walk);
       }
+      came_by = came_by || learned;
     }
     machine.stop(victim, 0);
   }

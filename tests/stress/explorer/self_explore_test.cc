@@ -204,7 +204,7 @@ TEST(ExplorerItself, RunsEverySchedule) {
   for (const char name : {'a', 'b'}) {
     plan.threads.push_back([name] {
       for (unsigned i = 0; i < 3; ++i) {
-        word.fetch_add(1, order::relaxed);
+        word.exchange(1, order::relaxed);
         const Ghost ghost;
         order_of_steps += name;
       }

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "os/os.h"
+#include "space/housekeeper.h"
 #include "space/huge.h"
 #include "space/metadata.h"
 #include "space/region.h"
@@ -54,6 +55,7 @@ TEST(ExploreSpace, MetadataPiece) {
     for (unsigned i = 0; i < 3; ++i) {
       if (!machine.finished(i)) continue;
       if (got[i] == nullptr || !all_zero(got[i], kBytes)) return "no zero-filled metadata";
+      if (!metadata_holds(got[i], kBytes)) return "its piece is forgotten";
       sorted.push_back(got[i]);
     }
     std::sort(sorted.begin(), sorted.end());
@@ -64,6 +66,12 @@ TEST(ExploreSpace, MetadataPiece) {
   };
   expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 5000}), "metadata: three need a new piece");
   expect_sound(vanish(machine, plan), "the same, with a thread that vanishes");
+  plan.threads = {plan.threads[0], [full] {
+                    if (!metadata_holds(full + 2, 1)) abort();
+                  }};
+  plan.verdict = [] { return std::string(); };
+  expect_sound(explore(machine, plan, {.preemptions = 3}), "metadata: a new piece, and a look through the pieces");
+  plan.reset();
 }
 
 // ---- Regions ----
@@ -74,7 +82,7 @@ TEST(ExploreSpace, Region) {
   auto& cursor = world.variable<uint64_t>("_ZN5folio13region_cursorE");
   while (cursor >> 32 != (cursor & 0xffffffffu)) acquire_chunk();
   world.save();
-  const size_t before = region_bytes();
+  const size_t before = region_bytes(), one = std::clamp(before, size_t{64} << 20, size_t{1} << 30);
   Machine machine;
   Plan plan;
   char* got[3] = {};
@@ -86,6 +94,7 @@ TEST(ExploreSpace, Region) {
     for (char*& g : got) g = nullptr;
   };
   plan.verdict = [&]() -> std::string {
+    if (region_bytes() - before != one) return "not one new region";
     for (unsigned i = 0; i < 3; ++i) {
       if (!machine.finished(i)) continue;
       if (got[i] == nullptr || reinterpret_cast<uintptr_t>(got[i]) % kChunkBytes != 0) return "no chunk";
@@ -95,6 +104,28 @@ TEST(ExploreSpace, Region) {
     return "";
   };
   expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 5000}), "regions: three need a new one");
+}
+
+// One chunk goes back, while others take.
+TEST(ExploreSpace, ReturnedChunk) {
+  begin_anew();
+  World world;
+  world.save();
+  Machine machine;
+  Plan plan;
+  char* got[2] = {};
+  plan.threads = {[] { return_chunk(acquire_chunk()); }};
+  for (unsigned i = 0; i < 2; ++i) plan.threads.push_back([&got, i] { got[i] = acquire_chunk(); });
+  plan.reset = [&] { world.reset(); };
+  plan.verdict = [&]() -> std::string {
+    if (got[0] == got[1]) return "one chunk twice";
+    char* const next = acquire_chunk();
+    return next == got[0] || next == got[1] ? "one chunk twice" : "";
+  };
+  keeps_address_space = true;
+  expect_sound(explore(machine, plan, {.preemptions = 3}), "regions: one returns a chunk, two take");
+  keeps_address_space = false;
+  plan.reset();
 }
 
 // ---- Windows, keys ----
@@ -108,23 +139,64 @@ TEST(ExploreSpace, Window) {
   Machine machine;
   Plan plan;
   Window* got[2];
-  for (unsigned i = 0; i < 2; ++i) plan.threads.push_back([&got, i, address] { got[i] = window_make(address); });
+  bool right[2];
+  for (unsigned i = 0; i < 2; ++i) {
+    plan.threads.push_back([&got, &right, i, address] {
+      got[i] = window_make(address);
+      right[i] = got[i]->chunk(window_slot(address)) == address;
+    });
+  }
   plan.reset = [&] {
     world.reset();
     entry.store(nullptr, order::relaxed);
   };
   plan.verdict = [&]() -> std::string {
     if (got[0] == nullptr || got[0] != got[1]) return "two windows";
-    return got[0]->chunk(window_slot(address)) == address ? "" : "a window with a wrong number";
+    return right[0] && right[1] ? "" : "a window with a wrong number";
   };
   expect_sound(explore(machine, plan, {.preemptions = 6, .random = 100}), "windows: two make one");
   entry.store(nullptr, order::relaxed);
+}
+
+// Who finds a chunk's descriptor, by whatever address, may read it; its place in the table is opened by either.
+TEST(ExploreSpace, Descriptor) {
+  begin_anew();
+  World world;
+  char* const chunk = acquire_chunk();
+  Window* const window = window_make(chunk);
+  for (uint64_t& steps : world.variable<uint64_t[32]>("_ZN5folio12_GLOBAL__N_110open_stepsE")) steps = 0;
+  world.save();
+  static uint64_t contents;
+  Machine machine;
+  Plan plan;
+  plan.threads = {[&] {
+                    contents = 1;
+                    chunk_table_open(chunk, kChunkBytes);
+                    set_chunk(window, chunk, &contents, kCodeHugeStart);
+                  },
+                  [&] {
+                    auto* const found = static_cast<uint64_t*>(descriptor_at(chunk));
+                    if (found != nullptr && *found != 1) abort();
+                    chunk_table_open(chunk + kChunkBytes, kChunkBytes);
+                    set_chunk(window, chunk + kChunkBytes, nullptr, kCodeNone);
+                  }};
+  plan.reset = [&] {
+    world.reset();
+    set_chunk(window, chunk, nullptr, kCodeNone);
+    contents = 0;
+  };
+  plan.verdict = [] { return std::string(); };
+  expect_sound(explore(machine, plan, {.preemptions = 3}), "a chunk's descriptor: one publishes, one looks");
+  plan.reset();
 }
 
 TEST(ExploreSpace, ThreadEndKey) {
   World world;
   auto& key = world.variable<unsigned>("_ZN5folio2os12_GLOBAL__N_17end_keyE");
   const unsigned before = key;
+  pthread_key_t lowest;
+  ASSERT_EQ(pthread_key_create(&lowest, nullptr), 0);
+  pthread_key_delete(lowest);
   Machine machine;
   Plan plan;
   bool asked[2];
@@ -138,12 +210,99 @@ TEST(ExploreSpace, ThreadEndKey) {
   };
   plan.verdict = [&]() -> std::string {
     if (!asked[0] || !asked[1]) return "no key";
+    // The next key there is: of two that were made one is left.
+    pthread_key_t probe;
+    if (pthread_key_create(&probe, nullptr) != 0) return "no more keys";
+    pthread_key_delete(probe);
+    if (probe > lowest + 1 || key - 2 > lowest + 1) return "a key too many";
     // Both threads are one to the C library: the key holds what the last of them stored.
     const void* const value = pthread_getspecific(key - 2);
     return value == &values[0] || value == &values[1] ? "" : "a value under a key that was deleted";
   };
   expect_sound(explore(machine, plan, {.preemptions = 6, .random = 100}), "thread-end key: two are first");
   plan.reset();
+}
+
+// ---- The housekeeper's word ----
+
+class Housekeeper {
+ public:
+  Housekeeper() {
+    begin_anew();
+    world_.save();
+    plan.reset = [this] {
+      world_.reset();
+      at_work_.store(false, order::relaxed);
+      working_ = now_ = entered_ = left_ = 0;
+      rung_at_ = called_at_ = ~0u;
+      heard_ = stays_ = false;
+      wrong_ = nullptr;
+    };
+    plan.verdict = [this]() -> std::string {
+      if (wrong_ != nullptr) return wrong_;
+      if (rung_at_ > entered_ && rung_at_ < left_ && !heard_) return "a ring is lost";
+      return stays_ == housekeeper_is_own() ? "" : "the word is not that of who is there";
+    };
+  }
+
+  // Starts, if there is none; works, rests, and leaves unless it was rung.
+  Body keep(Rest kind) {
+    return [this, kind] {
+      if (!housekeeper_enter()) return;
+      if (working_ != 0) wrong_ = "two housekeepers";
+      ++working_;
+      at_work_.store(true, order::release);
+      entered_ = tell();
+      const Woken woken = housekeeper_rest(kind, 0);
+      const unsigned before = tell();
+      --working_;
+      const bool left = housekeeper_leave();
+      const Ghost ghost;
+      heard_ = heard_ || woken == Woken::kRung || !left;
+      stays_ = !left;
+      left_ = before;
+    };
+  }
+  Body ring() {
+    return [this] {
+      if (!at_work_.load(order::acquire)) return;
+      const unsigned at = tell();
+      housekeeper_ring();
+      const Ghost ghost;
+      if (tell() == at + 1) rung_at_ = at;
+    };
+  }
+  static Body call() {
+    return [] { housekeeper_call(); };
+  }
+
+  Machine machine;
+  Plan plan;
+
+ private:
+  unsigned tell() {
+    const Ghost ghost;
+    return ++now_;
+  }
+
+  World world_;
+  Atomic<bool> at_work_{false};
+  unsigned working_;  // plain: who comes next sees what the one before has left
+  unsigned now_, entered_, left_, rung_at_, called_at_;
+  bool heard_, stays_;
+  const char* wrong_;
+};
+
+TEST(ExploreHousekeeper, ItsWord) {
+  Housekeeper two;
+  two.plan.threads = {two.keep(Rest::kBetweenLooks), two.keep(Rest::kBetweenLooks)};
+  expect_sound(explore(two.machine, two.plan, {.preemptions = 4}), "housekeeper: two start, rest and leave");
+  Housekeeper rung;
+  rung.plan.threads = {rung.keep(Rest::kBetweenLooks), rung.ring()};
+  expect_sound(explore(rung.machine, rung.plan, {.preemptions = 4}), "housekeeper: a ring");
+  Housekeeper called;
+  called.plan.threads = {called.keep(Rest::kUntilCalled), Housekeeper::call(), called.ring()};
+  expect_sound(explore(called.machine, called.plan, {.preemptions = 3}), "housekeeper: a call and a ring");
 }
 
 // ---- Huge objects ----

@@ -17,6 +17,8 @@
 
 #include "config/options.h"
 #include "folio/bin.h"
+#include "os/os.h"
+#include "space/metadata.h"
 
 namespace explorer {
 
@@ -28,6 +30,7 @@ class World {
   }
 
   void save() {
+    end_committed();
     saved_.clear();
     for (const auto& variable : variables_) keep(variable.second);
     cursor_ = cursor();
@@ -64,6 +67,15 @@ class World {
   struct Piece {  // the head of space/metadata.cc's
     size_t used, bytes;
   };
+
+  // Metadata that is handed out from now on has to be committed first.
+  static void end_committed() {
+    folio::MetadataPiece* const piece = folio::metadata_pieces.load(folio::order::relaxed);
+    if (piece == nullptr) return;
+    const size_t page = folio::os::page_bytes(), used = piece->used.load(folio::order::relaxed);
+    if (used % page != 0) folio::metadata_alloc(page - used % page, 1);
+    piece->committed.store(piece->used.load(folio::order::relaxed), folio::order::relaxed);
+  }
 
   // What was handed out since save() is zero again.
   void wipe_metadata() const {
