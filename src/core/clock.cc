@@ -7,7 +7,7 @@
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
 #include "config/options.h"
-#include "folio/purge.h"
+#include "core/ladder.h"
 #include "os/os.h"
 #include "space/housekeeper.h"
 #include "space/huge.h"
@@ -49,6 +49,8 @@ uint64_t period_ms() {
   return half < 10 ? 10 : half;
 }
 
+}  // namespace
+
 size_t purge_everything(PurgeWhich which, size_t most_bytes) {
   const uint64_t refusals = purge_refusals();
   size_t purged = purge_bins(which, most_bytes);
@@ -57,6 +59,8 @@ size_t purge_everything(PurgeWhich which, size_t most_bytes) {
   note_pass(purged == 0 && purge_refusals() != refusals);
   return purged;
 }
+
+namespace {
 
 void age_everything() {
   age_bins();
@@ -70,7 +74,7 @@ bool tick(size_t most_bytes) {
     next_tick.store(os::now_ms(), order::relaxed);  // relaxed: a time; the rest of this tick is due at once
     return true;
   }
-  cpu_caches_spare(false);
+  cpu_caches_spare(ladder_is_tight());
   drained_at.store(INT64_MAX, order::relaxed);  // relaxed: an estimate
   const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
   thread_caches_find_gone(kGoneLooks);
@@ -85,6 +89,14 @@ void serve_request() {
   if (wanted == collect_request.done.load(order::relaxed)) return;  // relaxed: as above
   clock_collect("free");
   collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
+}
+
+void serve_requests() {
+  if (options.collect_from_outside == kCollectFromOutsideOn) {
+    serve_request();
+    ladder_serve_request();
+  }
+  ladder_look();
 }
 
 // The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident; what it tells
@@ -113,7 +125,7 @@ size_t learn_excess() {
 // A look of the housekeeper: while more is dirty than the bound allows, what was not used since the look before goes,
 // as far as it is too much. With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.
 void look() {
-  if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+  serve_requests();
   const size_t excess = learn_excess();
   if (excess == 0) return;
   purge_everything(PurgeWhich::kAged, excess);
@@ -130,7 +142,8 @@ void keep_time_until(uint64_t next_look_ms) {
 // It is wanted whether or not there are several threads.
 bool wanted_always() {
   return options.housekeeper == kHousekeeperOn ||
-         (options.housekeeper == kHousekeeperAuto && options.collect_from_outside == kCollectFromOutsideOn);
+         (options.housekeeper == kHousekeeperAuto &&
+          (options.collect_from_outside == kCollectFromOutsideOn || ladder_wants_housekeeper()));
 }
 
 // Whether the housekeeper has nobody left to work for: a program of one thread does without, and main may have left by
@@ -192,7 +205,7 @@ bool sleep() {
     const uint64_t most = os::first_thread_left() ? kAsleepAloneMs : kSleepMostMs;
     if (!rest(Rest::kUntilCalled, most, &called)) return false;
     if (worked.load(order::relaxed)) break;  // relaxed: a mark; left between the last tick and the sleep
-    if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+    serve_requests();
   }
   return true;
 }
@@ -300,6 +313,7 @@ FOLIO_NOINLINE void look_at_time() {
 
 void clock_after_slow_call() {
   if (dirty_over_floor()) keep_bound();
+  ladder_after_call();
   // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc
   // also where mallocs and frees take turns.
   const ThreadCache* cache = thread_state.cache;
@@ -309,6 +323,7 @@ void clock_after_slow_call() {
 
 void clock_after_large_call() {
   if (dirty_over_floor()) keep_bound();
+  ladder_after_call();
   look_at_time();
 }
 

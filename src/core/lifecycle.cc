@@ -4,6 +4,7 @@
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/clock.h"
+#include "core/ladder.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
@@ -27,6 +28,7 @@ void after_fork_in_child() {
   const unsigned total = os::thread_total();
   const bool alone = total == 1 || (total == 0 && !housekeeper_is_own());
   clock_after_fork(alone);
+  ladder_after_fork();
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);
   clock_start_housekeeper_if_on();
@@ -37,6 +39,7 @@ void after_fork_in_child() {
   chunk_table_close();
   start();
   os::remember_cpus();
+  ladder_start(complain);
   clock_start_housekeeper_if_on();
 }
 

@@ -13,6 +13,7 @@
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
+#include "space/room.h"
 
 namespace folio {
 
@@ -152,7 +153,7 @@ bool has_many_chunks(BinId bin) {
 // one.
 void make_whole(Descriptor& d) {
   if (!commit_chunk(d)) return;
-  if (d.info().tracks_objects || options.huge_pages == kHugePagesNever) return;
+  if (d.info().tracks_objects || options.huge_pages == kHugePagesNever || room_is_tight()) return;
   d.huge_pages = os::prefer_huge_pages(d.chunk(), kChunkBytes);
   if (d.huge_pages) note_all_resident(d);
 }

@@ -3,6 +3,7 @@
 #include "folio/bin.h"
 #include "os/os.h"
 #include "space/pages.h"
+#include "space/room.h"
 
 namespace folio {
 
@@ -47,7 +48,24 @@ bool commit_to(Descriptor& d, size_t end) {
 
 bool commit_chunk(Descriptor& d) { return commit_range(d, 0, kChunkBytes); }
 
+namespace {
+
+// Of free objects of a folio those whose pages are there: all that there are where there is no room for more.
+uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t choice) {
+  const BinInfo& info = d.info();
+  const unsigned unit = folio >> unit_shift(info);
+  // Relaxed: a guess; what is purged meanwhile comes back as new pages.
+  if (info.tracks_objects) return choice & d.resident(folio).load(order::relaxed);
+  return (d.resident(unit / 64).load(order::relaxed) & bit_of(unit)) != 0 ? choice : 0;  // relaxed: as above
+}
+
+}  // namespace
+
 uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice) {
+  if (!has_room(d.info().tracks_objects ? popcount(choice) * size_t{d.info().size} : unit_bytes(d.info()))) {
+    choice = resident_objects(d, folio, choice);
+    if (choice == 0) return 0;
+  }
   const size_t size = d.info().size, page = os::page_bytes(), before = size_t{folio} * kFolioObjects;
   const auto first = static_cast<size_t>(d.first - d.chunk());
   const auto commit_up_to = [&](unsigned bit) {
@@ -166,7 +184,7 @@ void note_taken_folio(Descriptor& d, unsigned folio) {
   count_resident(bytes_of(folios * kFolioObjects, info));
   // Its neighbours are free and resident.
   if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));
-  if (info.size <= kAheadObjectMost) touch_ahead(d, unit);
+  if (info.size <= kAheadObjectMost && !room_is_tight()) touch_ahead(d, unit);
 }
 
 void note_all_resident(Descriptor& d) {

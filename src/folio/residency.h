@@ -24,7 +24,7 @@ unsigned units_of(const BinInfo& info);
 Unit unit_at(const BinInfo& info, unsigned unit);
 
 // Commits what it takes to use some of these free objects of a folio. Returns which can be used: all of them, or, where
-// the kernel refuses more memory, those that lie in what is committed.
+// the kernel refuses more memory, those that lie in what is committed, or, at a limit, those whose pages are there.
 uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice);
 
 // All of a chunk that nobody else knows yet. False if the kernel refuses.

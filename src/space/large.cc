@@ -5,6 +5,7 @@
 #include "space/chunk_table.h"
 #include "space/metadata.h"
 #include "space/pages.h"
+#include "space/room.h"
 
 namespace folio {
 
@@ -241,8 +242,10 @@ bool note_taken(Field& f, unsigned from, unsigned count, Visit&& visit) {
   return any;
 }
 
-// Makes granules usable that the caller has taken, or is about to. False if the kernel refuses.
+// Makes granules usable that the caller has taken, or is about to. False if the kernel refuses, or a limit.
 bool commit(Field& f, unsigned from, unsigned count) {
+  const auto missing = [&] { return size_t{count - count_resident_in(f, from, count)} << kGranuleShift; };
+  if (!has_room_for_large(size_t{count} << kGranuleShift) && !has_room_for_large(missing())) return false;
   const unsigned first = from / 64, words = (from + count - 1) / 64 - first + 1;
   const uint64_t wanted = low_mask(words) << first;
   // [commit] acquire: after the kernel has made them writable; pairs with the fetch_or below.
