@@ -36,7 +36,7 @@ void note_level(uint32_t level) {
   const uint32_t now = level_now();
   if (limit_state.highest.load(order::relaxed) < now) limit_state.highest.store(now, order::relaxed);  // relaxed: as above
   const bool tight = now >= kNear;
-  if (room_is_tight() != tight) room.tight.store(tight, order::relaxed);  // relaxed: see room.h
+  if (room_is_tight() != tight) memory_room.tight.store(tight, order::relaxed);  // relaxed: see room.h
 }
 
 // ---- What the options say ----
@@ -145,8 +145,8 @@ void limit_set(int64_t soft, int64_t hard) {
   limit_state.soft.store(soft, order::relaxed);      // relaxed: see above
   limit_state.hard.store(hard, order::relaxed);      // relaxed: see above
   limit_state.begins.store(begins, order::relaxed);  // relaxed: see above
-  room.most_small.store(hard == 0 ? Room::kUnlimited : hard, order::relaxed);  // relaxed: see above
-  room.most_large.store(hard == 0 ? Room::kUnlimited : bulk, order::relaxed);  // relaxed: see above
+  memory_room.most_small.store(hard == 0 ? Room::kUnlimited : hard, order::relaxed);  // relaxed: see above
+  memory_room.most_large.store(hard == 0 ? Room::kUnlimited : bulk, order::relaxed);  // relaxed: see above
   vain_held.store(0, order::relaxed);                                          // relaxed: see above
   limit_look();
 }

@@ -242,10 +242,14 @@ bool note_taken(Field& f, unsigned from, unsigned count, Visit&& visit) {
   return any;
 }
 
-// Makes granules usable that the caller has taken, or is about to. False if the kernel refuses, or a limit.
+// Whether a limit leaves room for those of the granules that are to become resident.
+bool fits(Field& f, unsigned from, unsigned count) {
+  return has_room_for_large(size_t{count} << kGranuleShift) ||
+         has_room_for_large(size_t{count - count_resident_in(f, from, count)} << kGranuleShift);
+}
+
+// Makes granules usable that the caller has taken, or is about to. False if the kernel refuses.
 bool commit(Field& f, unsigned from, unsigned count) {
-  const auto missing = [&] { return size_t{count - count_resident_in(f, from, count)} << kGranuleShift; };
-  if (!has_room_for_large(size_t{count} << kGranuleShift) && !has_room_for_large(missing())) return false;
   const unsigned first = from / 64, words = (from + count - 1) / 64 - first + 1;
   const uint64_t wanted = low_mask(words) << first;
   // [commit] acquire: after the kernel has made them writable; pairs with the fetch_or below.
@@ -395,6 +399,10 @@ void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open) {
     f = take_committed_run(count, step, &from);
   }
   if (f == nullptr) return nullptr;
+  if (!fits(*f, from, count)) {
+    clear(*f, from, count);
+    return nullptr;
+  }
   char* const start = granule_at(*f, from);
   const size_t offset = hashed ? line_offset(start) : 0;
   char* const object = start + offset;
@@ -490,7 +498,7 @@ bool large_resize(void* object, size_t size) {
   const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
   if (wanted > had) {
     if (place.granule + wanted > f.granules || !set(f, end, wanted - had)) return false;
-    if (!commit(f, end, wanted - had)) {
+    if (!fits(f, end, wanted - had) || !commit(f, end, wanted - had)) {
       clear(f, end, wanted - had);
       return false;
     }

@@ -6,7 +6,7 @@
 
 namespace folio {
 
-constinit Room room;
+constinit Room memory_room;
 
 int64_t held_bytes() {
   const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate

@@ -16,7 +16,7 @@ struct Room {
   Atomic<int64_t> most_large{kUnlimited};  // and for large and huge ones
   Atomic<bool> tight{false};               // nothing is to become resident before it is needed
 };
-extern Room room;
+extern Room memory_room;
 
 // All that Folio holds: pages of objects, free and cached ones included, live huge objects as a whole, metadata.
 int64_t held_bytes();
@@ -24,13 +24,13 @@ int64_t held_bytes();
 // Whether there is room for so much more.
 bool has_room_slow(size_t bytes, int64_t most);
 inline bool has_room(size_t bytes) {
-  const int64_t most = room.most_small.load(order::relaxed);  // relaxed: see above
+  const int64_t most = memory_room.most_small.load(order::relaxed);  // relaxed: see above
   return most == Room::kUnlimited || has_room_slow(bytes, most);
 }
 inline bool has_room_for_large(size_t bytes) {
-  const int64_t most = room.most_large.load(order::relaxed);  // relaxed: see above
+  const int64_t most = memory_room.most_large.load(order::relaxed);  // relaxed: see above
   return most == Room::kUnlimited || has_room_slow(bytes, most);
 }
-inline bool room_is_tight() { return room.tight.load(order::relaxed); }  // relaxed: see above
+inline bool room_is_tight() { return memory_room.tight.load(order::relaxed); }  // relaxed: see above
 
 }  // namespace folio
