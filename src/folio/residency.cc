@@ -167,6 +167,25 @@ void touch_ahead(Descriptor& d, unsigned unit) {
   if (there && end > unit + 1) raise_chunk(d, kDirty);
 }
 
+// A chunk of huge pages of which nothing was there: the first touch brings all of it, and what is not used of it is
+// dirty, as in a new one. Units that others take meanwhile count once, by who sets their bit.
+void note_huge_page_back(Descriptor& d, unsigned unit) {
+  const unsigned units = units_of(d.info());
+  for (unsigned w = 0; w * 64 < units; ++w) {
+    const uint64_t own = w == unit / 64 ? bit_of(unit) : 0;
+    if (d.resident(w).load(order::relaxed) != own) return;  // relaxed: a guess
+  }
+  int64_t bytes = 0;
+  for (unsigned u = 0; u < units; ++u) {
+    // Relaxed: see note_taken_folio.
+    if ((d.resident(u / 64).fetch_or(bit_of(u), order::relaxed) & bit_of(u)) != 0) continue;
+    bytes += bytes_of(unit_at(d.info(), u).folios * kFolioObjects, d.info());
+  }
+  count_resident(bytes);
+  count_dirty(bytes);
+  raise_chunk(d, kDirty);
+}
+
 }  // namespace
 
 void note_taken_folio(Descriptor& d, unsigned folio) {
@@ -184,6 +203,7 @@ void note_taken_folio(Descriptor& d, unsigned folio) {
   count_resident(bytes_of(folios * kFolioObjects, info));
   // Its neighbours are free and resident.
   if (folios > 1) count_dirty(bytes_of((folios - 1) * kFolioObjects, info));
+  if (d.huge_pages) return note_huge_page_back(d, unit);
   if (info.size <= kAheadObjectMost && !room_is_tight()) touch_ahead(d, unit);
 }
 
