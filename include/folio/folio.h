@@ -149,12 +149,12 @@ FOLIO_API bool folio_limit_get(folio_limit *limit);
 
 /* Has `function` called with the level when it rises to `level` or above, and once a second while it stays there: for
  * caches of the program's own. With FOLIO_LEVEL_CALM it is not called any more, but for a call that has begun. It is
- * called by Folio's housekeeper, a thread that has all signals blocked and a stack of 256 KiB, outside of any of Folio's
- * paths: it may allocate and free, and take locks. Nothing goes back meanwhile, so it should return soon; it must not
- * end the thread. The levels are those of the limits, and with the option `pressure` the system's too. Starts the
- * housekeeper, which then stays while the program's first thread does; like folio_start_housekeeper, not to be called
- * under a lock that pthread_create may take. False if there is no such level, 16 functions are there already, or there
- * can be no housekeeper. In the child of a fork the functions stay. */
+ * called by Folio's housekeeper, a thread that has all signals blocked and a stack of 256 KiB, outside of any of
+ * Folio's paths: it may allocate and free, and take locks. Nothing goes back meanwhile, so it should return soon; it
+ * must not end the thread. The levels are those of the limits, and with the option `pressure` the system's too. Starts
+ * the housekeeper, which then stays while the program's first thread does; like folio_start_housekeeper, not to be
+ * called under a lock that pthread_create may take. False if there is no such level, 16 functions are there already, or
+ * there can be no housekeeper. In the child of a fork the functions stay. */
 typedef void folio_pressure_fn(int level);
 FOLIO_API bool folio_on_pressure(int level, folio_pressure_fn *function);
 

@@ -11,9 +11,8 @@ extern constinit const OptionRow option_rows[] = {
 #define FOLIO_ENUM(name, standard, values, help) {#name, &Options::name, values, 0, 0, "", help, false},
 #define FOLIO_SIZE(name, standard, least, most, unit, help) \
   {#name, &Options::name, nullptr, least, most, unit, help, false},
-#define FOLIO_LIMIT(name, help)                                                                                  \
-  {#name, &Options::name, nullptr, 0, kLimitMost, "bytes (also with K, M, G or T), 1% to 100%, or cgroup", help, \
-   true},
+#define FOLIO_LIMIT(name, help) \
+  {#name, &Options::name, nullptr, 0, kLimitMost, "bytes (also with K, M, G or T), 1% to 100%, or cgroup", help, true},
 #include "config/options.def"
 #undef FOLIO_ENUM
 #undef FOLIO_SIZE

@@ -34,7 +34,8 @@ void note_level(uint32_t level) {
   // Relaxed, all of them: see limit.h.
   if (limit_state.level.load(order::relaxed) != level) limit_state.level.store(level, order::relaxed);
   const uint32_t now = level_now();
-  if (limit_state.highest.load(order::relaxed) < now) limit_state.highest.store(now, order::relaxed);  // relaxed: as above
+  if (limit_state.highest.load(order::relaxed) < now)
+    limit_state.highest.store(now, order::relaxed);  // relaxed: as above
   const bool tight = now >= kNear;
   if (room_is_tight() != tight) memory_room.tight.store(tight, order::relaxed);  // relaxed: see room.h
 }
@@ -98,8 +99,8 @@ int64_t of_cgroup(const MemoryCgroup& cgroup, int64_t value, const Asked& asked,
 int64_t resolve(const MemoryCgroup& cgroup, int64_t value, const Asked& asked, Complain* complain) {
   int64_t bytes = value;
   if (value < 0) {
-    bytes = value == kLimitOfCgroup ? of_cgroup(cgroup, value, asked, complain)
-                                    : share_of(cgroup, value, asked, complain);
+    bytes =
+        value == kLimitOfCgroup ? of_cgroup(cgroup, value, asked, complain) : share_of(cgroup, value, asked, complain);
   }
   if (bytes == 0 || bytes >= kLimitLeast) return bytes;
   note_problem(kTooSmall << asked.shift);
@@ -142,12 +143,12 @@ void limit_set(int64_t soft, int64_t hard) {
   const int64_t bulk = hard - limit_reserve(hard);
   const int64_t begins = hard == 0 ? soft : soft == 0 || soft > bulk ? bulk : soft;
   // Relaxed, all of them: who looks meanwhile sees some of the old ones.
-  limit_state.soft.store(soft, order::relaxed);      // relaxed: see above
-  limit_state.hard.store(hard, order::relaxed);      // relaxed: see above
-  limit_state.begins.store(begins, order::relaxed);  // relaxed: see above
+  limit_state.soft.store(soft, order::relaxed);                                       // relaxed: see above
+  limit_state.hard.store(hard, order::relaxed);                                       // relaxed: see above
+  limit_state.begins.store(begins, order::relaxed);                                   // relaxed: see above
   memory_room.most_small.store(hard == 0 ? Room::kUnlimited : hard, order::relaxed);  // relaxed: see above
   memory_room.most_large.store(hard == 0 ? Room::kUnlimited : bulk, order::relaxed);  // relaxed: see above
-  vain_held.store(0, order::relaxed);                                          // relaxed: see above
+  vain_held.store(0, order::relaxed);                                                 // relaxed: see above
   limit_look();
 }
 
@@ -170,7 +171,7 @@ Level limit_look() {
 }
 
 Level limit_take_highest() {
-  note_level(limit_state.level.load(order::relaxed));                                           // relaxed: see limit.h
+  note_level(limit_state.level.load(order::relaxed));                                    // relaxed: see limit.h
   return static_cast<Level>(limit_state.highest.exchange(level_now(), order::relaxed));  // relaxed: see limit.h
 }
 
@@ -180,9 +181,10 @@ size_t limit_claim() {
   if (soft == 0 || held <= soft) return 0;
   // Relaxed, all of them: estimates.
   const int64_t vain = vain_held.load(order::relaxed), step = step_of(soft);
-  const int64_t dirty = page_counts.dirty.load(order::relaxed);                                        // relaxed: as above
-  if (vain != 0 && held < vain + step && dirty < vain_dirty.load(order::relaxed) + step / 2) return 0;  // relaxed: as above
-  const int64_t over = held - soft - returning.load(order::relaxed);                                   // relaxed: as above
+  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: as above
+  if (vain != 0 && held < vain + step && dirty < vain_dirty.load(order::relaxed) + step / 2)
+    return 0;                                                         // relaxed: as above
+  const int64_t over = held - soft - returning.load(order::relaxed);  // relaxed: as above
   if (over <= 0) return 0;
   returning.fetch_add(over, order::relaxed);  // relaxed: as above
   return static_cast<size_t>(over);
@@ -192,7 +194,7 @@ void limit_given(size_t claimed, size_t given) {
   // Relaxed, all of them: estimates.
   returning.fetch_sub(static_cast<int64_t>(claimed), order::relaxed);
   const bool in_vain = given < claimed;
-  vain_held.store(in_vain ? held_bytes() : 0, order::relaxed);                    // relaxed: as above
+  vain_held.store(in_vain ? held_bytes() : 0, order::relaxed);                            // relaxed: as above
   if (in_vain) vain_dirty.store(page_counts.dirty.load(order::relaxed), order::relaxed);  // relaxed: as above
 }
 

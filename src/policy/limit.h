@@ -31,7 +31,7 @@ enum LimitProblem : uint32_t {
   kShareOfMachine = 16,  // with a share: as kCgroupUnknown, so it is of the machine's memory
   kOfHard = 8,           // shift: these are the hard limit's
   kSoftAboveHard = 1u << 16,
-  kNoPressureFiles = 1u << 17,         // pressure:on, and nothing to read
+  kNoPressureFiles = 1u << 17,        // pressure:on, and nothing to read
   kPressureWithoutKeeper = 1u << 18,  // pressure:on with housekeeper:off
 };
 

@@ -77,8 +77,8 @@ void pressure_start(Complain* complain) {
   } else {
     MemoryCgroup cgroup;
     find_memory_cgroup(&cgroup);
-    const bool has_stalls = keep_in(cgroup.folder, "/memory.pressure", &stalls) ||
-                            os::keep_file("/proc/pressure/memory", &stalls);
+    const bool has_stalls =
+        keep_in(cgroup.folder, "/memory.pressure", &stalls) || os::keep_file("/proc/pressure/memory", &stalls);
     const bool has_events = keep_in(cgroup.folder, "/memory.events", &events);
     if (has_stalls || has_events) return;
     limit_state.problems.fetch_or(kNoPressureFiles, order::relaxed);  // relaxed: see limit.h
@@ -124,7 +124,7 @@ bool pressure_has_functions() { return functions.load(order::relaxed) != 0; }  /
 void pressure_tell(Level highest) {
   const uint64_t now = os::now_ms();
   for (Place& place : places) {
-    PressureFunction* const function = place.function.load(order::relaxed);          // relaxed: see Place
+    PressureFunction* const function = place.function.load(order::relaxed);       // relaxed: see Place
     const auto wanted = static_cast<uint32_t>(place.level.load(order::relaxed));  // relaxed: see Place
     const bool reached = function != nullptr && wanted != 0 && highest >= wanted;
     const bool again = place.told >= highest && now < place.told_ms + kAgainMs;

@@ -467,20 +467,6 @@ void large_give(void* parked) {
   give(*f, g, granules_in(entry));
 }
 
-void large_give_parked() {
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
-    for (unsigned g = 0; g < f->granules; ++g) {
-      // Relaxed: the child has one thread. Where nothing is taken no entry was ever touched, most often.
-      if (g % 64 == 0 && f->occupancy(g / 64).load(order::relaxed) == 0) {
-        g += 63;
-        continue;
-      }
-      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
-      if (entry != 0 && (entry & (kEntryLive | kEntryLent)) == 0) large_give(granule_at(*f, g));
-    }
-  }
-}
-
 bool large_free(void* object) {
   if (large_park(object) == 0) return false;
   large_give(object);

@@ -99,7 +99,9 @@ def memory_limit() -> Feature:
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = read_text(name)
         if text and text.isdecimal() and int(text) < 1 << 60:
-            return Feature("container's memory limit", output.size(int(text)), GOOD, "limit_soft:cgroup keeps Folio below it")
+            return Feature(
+                "container's memory limit", output.size(int(text)), GOOD, "limit_soft:cgroup keeps Folio below it"
+            )
     return Feature("container's memory limit", "none seen", GOOD, "only the machine's memory bounds the process")
 
 

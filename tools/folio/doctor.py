@@ -95,9 +95,7 @@ def status_of(parts: Parts, limit_percent: float) -> int:
     return RETAINS if too_much else HEALTHY
 
 
-def as_dict(
-    pid: int, parts: Parts, advice: dict[str, Advice], status: int, limit: dict[str, Any]
-) -> dict[str, Any]:
+def as_dict(pid: int, parts: Parts, advice: dict[str, Advice], status: int, limit: dict[str, Any]) -> dict[str, Any]:
     return {
         "version": 1,
         "pid": pid,

@@ -1,4 +1,4 @@
-"""`folio limit`: the limits of a process, how near they are, and what each rung of the ladder would give; and sets them.
+"""`folio limit`: the limits of a process, how near they are, what each rung of the ladder would give; and sets them.
 
 They are set as `folio collect` asks: the command writes a wish into the library's data, which the housekeeper sees, so
 only where the process was started with the option collect_from_outside.
@@ -201,7 +201,9 @@ def show(pid: int, command: str, limits: Limits, held: int, steps: list[Rung]) -
     for rung in steps:
         gives = output.size(rung.gives) if rung.gives else "–"
         style = "yellow" if held > rung.begins else ""
-        made.add_row(rung.name, output.size(rung.begins), output.size(rung.begins - held), gives, rung.what, style=style)
+        made.add_row(
+            rung.name, output.size(rung.begins), output.size(rung.begins - held), gives, rung.what, style=style
+        )
     output.console.print(made)
     output.next_command(f"folio doctor {pid}  (what holds it)")
 
@@ -216,7 +218,8 @@ def limit(pid: int, soft: str | None, hard: str | None, timeout: float, json: bo
     steps = rungs(limits, parts)
     if json:
         ladder = [
-            {"rung": rung.name, "begins": rung.begins, "left": rung.begins - held, "gives": rung.gives} for rung in steps
+            {"rung": rung.name, "begins": rung.begins, "left": rung.begins - held, "gives": rung.gives}
+            for rung in steps
         ]
         output.as_json({"version": 1, "pid": pid} | as_dict(limits, held) | {"ladder": ladder})
     else:

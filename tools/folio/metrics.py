@@ -53,11 +53,17 @@ class Families:
             "folio_purged_bytes_total", "Given back to the kernel since the start.", labels=PROCESS, unit="bytes"
         )
         self.purges = CounterMetricFamily("folio_purges_total", "Calls that gave memory back.", labels=PROCESS)
-        self.held = in_bytes("folio_held_bytes", "What the limits are about: free and cached pages, huge objects, metadata.")
-        self.limits = in_bytes("folio_limit_bytes", "The limits in force; none where there is none.", (*PROCESS, "limit"))
+        self.held = in_bytes(
+            "folio_held_bytes", "What the limits are about: free and cached pages, huge objects, metadata."
+        )
+        self.limits = in_bytes(
+            "folio_limit_bytes", "The limits in force; none where there is none.", (*PROCESS, "limit")
+        )
         self.left = in_bytes("folio_limit_left_bytes", "How far they are; below 0: exceeded.", (*PROCESS, "limit"))
         self.level = GaugeMetricFamily(
-            "folio_limit_level", "Rung of the ladder: 0 calm, 1 near, 2 tight, 3 soft limit, 4 hard limit.", labels=PROCESS
+            "folio_limit_level",
+            "Rung of the ladder: 0 calm, 1 near, 2 tight, 3 soft limit, 4 hard limit.",
+            labels=PROCESS,
         )
         self.refused = CounterMetricFamily(
             "folio_limit_refused_total", "Requests that got no memory while there were limits.", labels=PROCESS

@@ -22,7 +22,8 @@ size_t held() { return static_cast<size_t>(held_bytes()); }
 class Limits {
  public:
   Limits(size_t soft, size_t hard) : begin_(held()) {
-    ladder_set(soft == 0 ? 0 : static_cast<int64_t>(begin_ + soft), hard == 0 ? 0 : static_cast<int64_t>(begin_ + hard));
+    ladder_set(soft == 0 ? 0 : static_cast<int64_t>(begin_ + soft),
+               hard == 0 ? 0 : static_cast<int64_t>(begin_ + hard));
   }
   ~Limits() { ladder_set(0, 0); }
   Limits(const Limits&) = delete;

@@ -154,10 +154,10 @@ TEST(Limit, SoftAboveHard) {
 TEST(Limit, TooSmallForAnyProgram) {
   const Limits limits("limit_soft:512,limit_hard:1M");
   ASSERT_EQ(limits.lines.size(), 2u);
-  EXPECT_EQ(limits.lines[0],
-            std::string(
-                "folio: FOLIO_OPTIONS: \"limit_soft:512\": 512 bytes are too few for any program; 4194304 hold") +
-                kSee);
+  EXPECT_EQ(
+      limits.lines[0],
+      std::string("folio: FOLIO_OPTIONS: \"limit_soft:512\": 512 bytes are too few for any program; 4194304 hold") +
+          kSee);
   EXPECT_EQ(limits.lines[1],
             std::string("folio: FOLIO_OPTIONS: \"limit_hard:1048576\": 1048576 bytes are too few for any program; "
                         "4194304 hold") +
