@@ -61,7 +61,7 @@ FOLIO_NOINLINE void ladder_keep() {
   follow(level_now());
   if (level > before && pressure_has_functions()) housekeeper_call();
   if (level < kAtSoft) return;
-  if (const size_t claimed = limit_claim()) limit_given(claimed, give_back(claimed));
+  if (const size_t excess = limit_excess()) limit_gave_back(give_back(excess), excess);
 }
 
 bool ladder_make_room(const char* function) {
@@ -117,7 +117,5 @@ void ladder_serve_request() {
   ladder_set(soft, hard);
   limit_request.done.store(wanted, order::relaxed);  // relaxed: as above
 }
-
-void ladder_after_fork() { limit_after_fork(); }
 
 }  // namespace folio

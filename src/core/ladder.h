@@ -46,6 +46,4 @@ struct LimitRequest {
 extern LimitRequest limit_request;
 void ladder_serve_request();
 
-void ladder_after_fork();
-
 }  // namespace folio

@@ -28,7 +28,6 @@ void after_fork_in_child() {
   const unsigned total = os::thread_total();
   const bool alone = total == 1 || (total == 0 && !housekeeper_is_own());
   clock_after_fork(alone);
-  ladder_after_fork();
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);
   clock_start_housekeeper_if_on();

@@ -12,7 +12,6 @@ constinit LimitState limit_state;
 
 namespace {
 
-constinit Atomic<int64_t> returning{0};  // bytes that threads are giving back
 // After a pass that gave back less than it should: what was held and dirty. 0: the last pass was not in vain.
 constinit Atomic<int64_t> vain_held{0}, vain_dirty{0};
 
@@ -175,26 +174,22 @@ Level limit_take_highest() {
   return static_cast<Level>(limit_state.highest.exchange(level_now(), order::relaxed));  // relaxed: see limit.h
 }
 
-size_t limit_claim() {
+size_t limit_excess() {
   const int64_t soft = limit_state.begins.load(order::relaxed);  // relaxed: see limit.h
   const int64_t held = held_bytes();
   if (soft == 0 || held <= soft) return 0;
   // Relaxed, all of them: estimates.
   const int64_t vain = vain_held.load(order::relaxed), step = step_of(soft);
-  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: as above
-  if (vain != 0 && held < vain + step && dirty < vain_dirty.load(order::relaxed) + step / 2)
-    return 0;                                                         // relaxed: as above
-  const int64_t over = held - soft - returning.load(order::relaxed);  // relaxed: as above
-  if (over <= 0) return 0;
-  returning.fetch_add(over, order::relaxed);  // relaxed: as above
-  return static_cast<size_t>(over);
+  const int64_t more_dirty = page_counts.dirty.load(order::relaxed) - vain_dirty.load(order::relaxed);
+  if (vain != 0 && held < vain + step && more_dirty < step / 2) return 0;
+  return static_cast<size_t>(held - soft);
 }
 
-void limit_given(size_t claimed, size_t given) {
+void limit_gave_back(size_t given, size_t excess) {
+  const int64_t held = held_bytes();
+  const bool in_vain = given < excess && held > limit_state.begins.load(order::relaxed);  // relaxed: see limit.h
   // Relaxed, all of them: estimates.
-  returning.fetch_sub(static_cast<int64_t>(claimed), order::relaxed);
-  const bool in_vain = given < claimed;
-  vain_held.store(in_vain ? held_bytes() : 0, order::relaxed);                            // relaxed: as above
+  vain_held.store(in_vain ? held : 0, order::relaxed);
   if (in_vain) vain_dirty.store(page_counts.dirty.load(order::relaxed), order::relaxed);  // relaxed: as above
 }
 
@@ -202,7 +197,5 @@ void limit_note_refused() {
   limit_state.refused.fetch_add(1, order::relaxed);  // relaxed: a statistic
   note_level(kAtHard);
 }
-
-void limit_after_fork() { returning.store(0, order::relaxed); }  // relaxed: an estimate
 
 }  // namespace folio

@@ -68,14 +68,14 @@ Level limit_look();
 Level level_now();
 Level limit_take_highest();
 
-// How much is over the soft limit, less what other threads are giving back now: the caller's to give back, told by
-// limit_given. 0 also where a pass was in vain, until more is held or dirty.
-size_t limit_claim();
-void limit_given(size_t claimed, size_t given);
+// How much is over the soft limit, to be given back. 0 also where a pass was in vain, until more is held or dirty. Who
+// has given back what there was says how much, of how much. (Of several threads at once each gives back all that is
+// over: little, since none has added more to it than a call may. To share it out, a thread that vanishes meanwhile
+// would raise the limit for good.)
+size_t limit_excess();
+void limit_gave_back(size_t given, size_t excess);
 
 // A request got no memory.
 void limit_note_refused();
-
-void limit_after_fork();  // nobody else is giving back
 
 }  // namespace folio

@@ -45,7 +45,7 @@ TEST(Limit, OffByDefaultAndThenThereIsRoom) {
   EXPECT_TRUE(has_room(size_t{1} << 62));
   EXPECT_TRUE(has_room_for_large(size_t{1} << 62));
   EXPECT_EQ(limit_look(), kCalm);
-  EXPECT_EQ(limit_claim(), 0u);
+  EXPECT_EQ(limit_excess(), 0u);
 }
 
 TEST(Limit, BytesWithSuffixes) {
@@ -242,44 +242,43 @@ TEST(Limit, RoomEndsSoonerForLargeObjects) {
   EXPECT_FALSE(has_room(~size_t{0}));
 }
 
-TEST(Limit, WhatIsOverIsClaimedOnce) {
+TEST(Limit, WhatIsOverIsToGo) {
   const int64_t before = held_bytes();
   const Limits limits("limit_soft:640M");
-  EXPECT_EQ(limit_claim(), 0u);
+  EXPECT_EQ(limit_excess(), 0u);
   const Held more(kSoftBytes + 1000 - before);
-  const size_t claimed = limit_claim();
-  EXPECT_EQ(claimed, 1000u);
-  EXPECT_EQ(limit_claim(), 0u);  // by another thread meanwhile
-  const Held others(500);
-  EXPECT_EQ(limit_claim(), 500u);
-  limit_given(500, 500);
-  limit_given(claimed, 1000);
-  EXPECT_EQ(limit_claim(), 1500u);
-  limit_after_fork();
-  EXPECT_EQ(limit_claim(), 1500u);  // the child's
-  limit_given(1500, 1500);
+  EXPECT_EQ(limit_excess(), 1000u);
+  limit_gave_back(1000, 1000);  // others have added as much meanwhile
+  EXPECT_EQ(limit_excess(), 1000u);
 }
 
 TEST(Limit, AfterAPassInVainThereIsNoneUntilSomethingChanged) {
   const int64_t before = held_bytes();
   const Limits limits("limit_soft:640M");
   const Held more(kSoftBytes + 1000 - before);
-  limit_given(limit_claim(), 0);
-  EXPECT_EQ(limit_claim(), 0u);
+  limit_gave_back(0, limit_excess());
+  EXPECT_EQ(limit_excess(), 0u);
   {
     const Held little(100 * 1000);
-    EXPECT_EQ(limit_claim(), 0u);
+    EXPECT_EQ(limit_excess(), 0u);
   }
   {
     const Held much(kMiB);
-    const size_t claimed = limit_claim();
-    EXPECT_EQ(claimed, kMiB + 1000);
-    limit_given(claimed, 0);
+    EXPECT_EQ(limit_excess(), kMiB + 1000);
+    limit_gave_back(0, kMiB + 1000);
+    EXPECT_EQ(limit_excess(), 0u);
   }
   count_dirty(kMiB);
-  EXPECT_NE(limit_claim(), 0u);
+  EXPECT_NE(limit_excess(), 0u);
   count_dirty(-static_cast<int64_t>(kMiB));
-  limit_after_fork();
+}
+
+TEST(Limit, WhatAnotherThreadGaveBackWasNotInVain) {
+  const int64_t before = held_bytes();
+  const Limits limits("limit_soft:640M");
+  limit_gave_back(0, 1000);
+  const Held more(kSoftBytes + 1000 - before);
+  EXPECT_EQ(limit_excess(), 1000u);
 }
 
 TEST(Limit, TheHighestLevelIsKeptUntilItIsTaken) {
