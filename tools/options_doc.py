@@ -20,7 +20,7 @@ DOCUMENT = Path("docs/options.md")
 BEGIN = "<!-- begin: made by tools/options_doc.py from src/config/options.def -->"
 END = "<!-- end -->"
 
-ROW = re.compile(r"^FOLIO_(ENUM|SIZE)\((.*?)\)\s*$", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^FOLIO_(ENUM|SIZE|LIMIT)\((.*?)\)\s*$", re.MULTILINE | re.DOTALL)
 ARGUMENT = re.compile(r'((?:"(?:\\.|[^"\\])*"\s*)+|[^,"]+?)\s*(?:,\s*|$)', re.DOTALL)
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 
@@ -49,6 +49,9 @@ def option_of(kind: str, text: str) -> Option:
         name, default, values, help_text = arguments_of(text)
         names = values.split("|")
         return Option(name, names[int(default)], ", ".join(f"`{each}`" for each in names), help_text)
+    if kind == "LIMIT":
+        name, help_text = arguments_of(text)
+        return Option(name, "0", "bytes, `N%`, `cgroup`", help_text)
     name, default, least, most, unit, help_text = arguments_of(text)
     return Option(name, f"{default} {unit}", f"{least} to {most}", help_text)
 

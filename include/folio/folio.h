@@ -115,6 +115,49 @@ FOLIO_API size_t folio_collect(void);
  * cannot see that. Call it after you have started threads, not under a lock that pthread_create may take. */
 FOLIO_API bool folio_start_housekeeper(void);
 
+/* ---- Limits and pressure (docs/memory.md) ---------------------------------------------------------------- */
+
+/* What Folio may hold, in bytes, 0 for no limit: all pages of objects, free and cached ones included, huge objects as a
+ * whole, and metadata. Sets both limits, whatever the options said, and gives back at once what is over `soft`.
+ *   soft  as it comes near, free memory goes back to the kernel in steps: at the limit at once, by the call that would
+ *         exceed it. What the program itself holds may exceed it.
+ *   hard  beyond it allocation fails, of objects over 32 KiB a little before it (a 32nd, 1 to 32 MiB), so that the
+ *         program can still allocate small ones while it unwinds. Everything that can go has gone then.
+ * A limit below 4 MiB, but for 0, is 4 MiB. False, and nothing changes, where `soft` is above `hard`, or one of them
+ * over PTRDIFF_MAX. */
+FOLIO_API bool folio_set_limit(size_t soft, size_t hard);
+
+/* How near memory is to a limit, Folio's own or the system's. */
+enum {
+  FOLIO_LEVEL_CALM = 0,
+  FOLIO_LEVEL_NEAR = 1,    /* 7/8 of the soft limit: no new huge pages */
+  FOLIO_LEVEL_TIGHT = 2,   /* 15/16: caches are emptied */
+  FOLIO_LEVEL_AT_SOFT = 3, /* the soft limit: what is free goes at once */
+  FOLIO_LEVEL_AT_HARD = 4  /* large objects, or all, get no memory */
+};
+
+typedef struct folio_limit {
+  size_t struct_size; /* set by the caller to sizeof(folio_limit) */
+  size_t soft, hard;  /* the limits in force; 0: none */
+  size_t held;        /* what they are about */
+  uint64_t refused;   /* count: requests that got no memory while there were limits */
+  int level;          /* one of the above, of limits and pressure the higher one */
+} folio_limit;
+
+/* Fills the first limit->struct_size bytes; false if struct_size is 0. */
+FOLIO_API bool folio_limit_get(folio_limit *limit);
+
+/* Has `function` called with the level when it rises to `level` or above, and once a second while it stays there: for
+ * caches of the program's own. With FOLIO_LEVEL_CALM it is not called any more, but for a call that has begun. It is
+ * called by Folio's housekeeper, a thread that has all signals blocked and a stack of 256 KiB, outside of any of
+ * Folio's paths: it may allocate and free, and take locks. Nothing goes back meanwhile, so it should return soon; it
+ * must not end the thread. The levels are those of the limits, and with the option `pressure` the system's too. Starts
+ * the housekeeper, which then stays while the program's first thread does; like folio_start_housekeeper, not to be
+ * called under a lock that pthread_create may take. False if there is no such level, 16 functions are there already, or
+ * there can be no housekeeper. In the child of a fork the functions stay. */
+typedef void folio_pressure_fn(int level);
+FOLIO_API bool folio_on_pressure(int level, folio_pressure_fn *function);
+
 /* ---- Statistics ------------------------------------------------------------------------------------------ */
 
 /* A picture taken while others run: each figure is true of some recent moment, sums are not exact under load.

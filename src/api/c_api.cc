@@ -7,14 +7,17 @@
 #include "config/options.h"
 #include "core/clock.h"
 #include "core/free.h"
+#include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "core/malloc.h"
 #include "core/realloc.h"
 #include "diag/stats.h"
 #include "folio/bin.h"
 #include "os/os.h"
+#include "policy/pressure.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "space/room.h"
 
 #define FOLIO_TEXT_OF(x) #x
 #define FOLIO_TEXT(x) FOLIO_TEXT_OF(x)
@@ -155,6 +158,35 @@ bool folio_start_housekeeper(void) {
 }
 
 size_t folio_collect(void) { return clock_collect("folio_collect"); }
+
+bool folio_set_limit(size_t soft, size_t hard) {
+  start();
+  const auto raised = [](size_t limit) { return limit != 0 && limit < kLimitLeast ? size_t{kLimitLeast} : limit; };
+  soft = raised(soft);
+  hard = raised(hard);
+  if (soft > PTRDIFF_MAX || hard > PTRDIFF_MAX || (hard != 0 && soft > hard)) return false;
+  ladder_set(static_cast<int64_t>(soft), static_cast<int64_t>(hard));
+  return true;
+}
+
+bool folio_limit_get(folio_limit* limit) {
+  if (limit->struct_size == 0) return false;
+  folio_limit all{};
+  all.struct_size = limit->struct_size;
+  all.soft = static_cast<size_t>(limit_state.soft.load(order::relaxed));  // relaxed: see policy/limit.h
+  all.hard = static_cast<size_t>(limit_state.hard.load(order::relaxed));  // relaxed: see policy/limit.h
+  all.held = static_cast<size_t>(held_bytes());
+  all.refused = limit_state.refused.load(order::relaxed);  // relaxed: see policy/limit.h
+  all.level = static_cast<int>(level_now());
+  __builtin_memcpy(limit, &all, copy_bytes(limit->struct_size, sizeof all));
+  return true;
+}
+
+bool folio_on_pressure(int level, folio_pressure_fn* function) {
+  start();
+  if (!pressure_call(level, function)) return false;
+  return level == FOLIO_LEVEL_CALM || clock_start_housekeeper();
+}
 
 bool folio_stats_get(folio_stats* stats) {
   if (stats->struct_size == 0) return false;

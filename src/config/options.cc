@@ -8,11 +8,15 @@ namespace folio {
 constinit Options options;
 
 extern constinit const OptionRow option_rows[] = {
-#define FOLIO_ENUM(name, standard, values, help) {#name, &Options::name, values, 0, 0, "", help},
-#define FOLIO_SIZE(name, standard, least, most, unit, help) {#name, &Options::name, nullptr, least, most, unit, help},
+#define FOLIO_ENUM(name, standard, values, help) {#name, &Options::name, values, 0, 0, "", help, false},
+#define FOLIO_SIZE(name, standard, least, most, unit, help) \
+  {#name, &Options::name, nullptr, least, most, unit, help, false},
+#define FOLIO_LIMIT(name, help) \
+  {#name, &Options::name, nullptr, 0, kLimitMost, "bytes (also with K, M, G or T), 1% to 100%, or cgroup", help, true},
 #include "config/options.def"
 #undef FOLIO_ENUM
 #undef FOLIO_SIZE
+#undef FOLIO_LIMIT
 };
 constinit const unsigned option_count = sizeof option_rows / sizeof option_rows[0];
 
@@ -95,6 +99,24 @@ int64_t number(Piece value, int64_t most) {
   return n;
 }
 
+// A limit, encoded as options.h says, or kNoLimit.
+constexpr int64_t kNoLimit = INT64_MIN;
+int64_t limit(Piece value) {
+  constexpr char kSuffixes[] = "kmgt";
+  if (equal(value, {"cgroup", 6})) return kLimitOfCgroup;
+  if (value.length == 0) return kNoLimit;
+  const char last = folded(value.text[value.length - 1]);
+  unsigned shift = 0;
+  for (unsigned i = 0; i < 4; ++i) shift = last == kSuffixes[i] ? 10 * (i + 1) : shift;
+  if (shift == 0 && last != '%') {
+    const int64_t bytes = number(value, kLimitMost);
+    return bytes < 0 ? kNoLimit : bytes;
+  }
+  const int64_t n = number({value.text, value.length - 1}, last == '%' ? 100 : kLimitMost >> shift);
+  if (n < 0 || (last == '%' && n == 0)) return kNoLimit;
+  return last == '%' ? -n : n << shift;
+}
+
 void say_standard(Text& line, const OptionRow& row) {
   const Options standard;
   const auto n = static_cast<uint64_t>(standard.*row.field);
@@ -141,8 +163,10 @@ void parse_one(Piece key, Piece value, bool has_value, Options& into, Complain* 
     line << "folio: FOLIO_OPTIONS: \"" << row->name << "\" has no value; write " << row->name << ":VALUE";
     return finish(line, complain);
   }
-  const int64_t n = row->values != nullptr ? enum_value(row->values, value) : number(value, row->most);
-  if (n < row->least) return complain_about_value(*row, value, complain);
+  const int64_t n = row->is_limit            ? limit(value)
+                    : row->values != nullptr ? enum_value(row->values, value)
+                                             : number(value, row->most);
+  if (row->is_limit ? n == kNoLimit : n < row->least) return complain_about_value(*row, value, complain);
   into.*row->field = n;
 }
 

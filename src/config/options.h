@@ -15,13 +15,20 @@ enum StatsOption { kStatsNone = 0, kStatsExit = 1 };
 enum HousekeeperOption { kHousekeeperAuto = 0, kHousekeeperOn = 1, kHousekeeperOff = 2 };
 enum HugePagesOption { kHugePagesAuto = 0, kHugePagesNever = 1 };
 enum CollectFromOutsideOption { kCollectFromOutsideOff = 0, kCollectFromOutsideOn = 1 };
+enum PressureOption { kPressureOff = 0, kPressureOn = 1 };
+
+// A limit as it was written: bytes, or, until policy/limit has put bytes in its place when the process starts,
+// -1 to -100 for a share in percent, or this for the cgroup's.
+inline constexpr int64_t kLimitOfCgroup = -1000;
 
 struct Options {
 #define FOLIO_ENUM(name, standard, values, help) int64_t name = standard;
 #define FOLIO_SIZE(name, standard, least, most, unit, help) int64_t name = standard;
+#define FOLIO_LIMIT(name, help) int64_t name = 0;
 #include "config/options.def"
 #undef FOLIO_ENUM
 #undef FOLIO_SIZE
+#undef FOLIO_LIMIT
 };
 
 extern Options options;
@@ -34,7 +41,9 @@ struct OptionRow {
   int64_t most;
   const char* unit;
   const char* help;
+  bool is_limit;
 };
+inline constexpr int64_t kLimitMost = int64_t{1} << 62;
 
 extern const OptionRow option_rows[];
 extern const unsigned option_count;

@@ -7,7 +7,7 @@
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
 #include "config/options.h"
-#include "folio/purge.h"
+#include "core/ladder.h"
 #include "os/os.h"
 #include "space/housekeeper.h"
 #include "space/huge.h"
@@ -49,12 +49,16 @@ uint64_t period_ms() {
   return half < 10 ? 10 : half;
 }
 
-size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift) {
+}  // namespace
+
+size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   size_t purged = purge_bins(which, most_bytes, worth_shift);
   if (purged < most_bytes) purged += large_purge(which != PurgeWhich::kAged, most_bytes - purged);
   if (purged < most_bytes) purged += huge_purge(which != PurgeWhich::kAged, most_bytes - purged);
   return purged;
 }
+
+namespace {
 
 void age_everything() {
   age_bins();
@@ -69,7 +73,7 @@ bool tick(size_t most_bytes) {
     next_tick.store(os::now_ms(), order::relaxed);  // relaxed: a time; the rest of this tick is due at once
     return true;
   }
-  cpu_caches_spare(false);
+  cpu_caches_spare(ladder_is_tight());
   drained_at.store(INT64_MAX, order::relaxed);  // relaxed: an estimate
   const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
   thread_caches_find_gone(kGoneLooks);
@@ -84,6 +88,14 @@ void serve_request() {
   if (wanted == collect_request.done.load(order::relaxed)) return;  // relaxed: as above
   clock_collect("free");
   collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
+}
+
+void serve_requests() {
+  if (options.collect_from_outside == kCollectFromOutsideOn) {
+    serve_request();
+    ladder_serve_request();
+  }
+  ladder_look();
 }
 
 // The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident; what it tells
@@ -112,7 +124,7 @@ size_t learn_excess() {
 // A look of the housekeeper: while more is dirty than the bound allows, what was not used since the look before goes,
 // as far as it is too much. With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.
 void look() {
-  if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+  serve_requests();
   const size_t excess = learn_excess();
   if (excess == 0) return;
   purge_everything(PurgeWhich::kAged, excess);
@@ -129,7 +141,8 @@ void keep_time_until(uint64_t next_look_ms) {
 // It is wanted whether or not there are several threads.
 bool wanted_always() {
   return options.housekeeper == kHousekeeperOn ||
-         (options.housekeeper == kHousekeeperAuto && options.collect_from_outside == kCollectFromOutsideOn);
+         (options.housekeeper == kHousekeeperAuto &&
+          (options.collect_from_outside == kCollectFromOutsideOn || ladder_wants_housekeeper()));
 }
 
 // Whether the housekeeper has nobody left to work for: a program of one thread does without, and main may have left by
@@ -191,7 +204,7 @@ bool sleep() {
     const uint64_t most = os::first_thread_left() ? kAsleepAloneMs : kSleepMostMs;
     if (!rest(Rest::kUntilCalled, most, &called)) return false;
     if (worked.load(order::relaxed)) break;  // relaxed: a mark; left between the last tick and the sleep
-    if (options.collect_from_outside == kCollectFromOutsideOn) serve_request();
+    serve_requests();
   }
   return true;
 }
@@ -304,6 +317,7 @@ FOLIO_NOINLINE void look_at_time() {
 
 void clock_after_slow_call() {
   if (dirty_over_floor()) keep_bound();
+  ladder_after_call();
   // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc
   // also where mallocs and frees take turns.
   const ThreadCache* cache = thread_state.cache;
@@ -313,6 +327,7 @@ void clock_after_slow_call() {
 
 void clock_after_large_call() {
   if (dirty_over_floor()) keep_bound();
+  ladder_after_call();
   look_at_time();
 }
 

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "folio/purge.h"
 
 namespace folio {
 
@@ -36,6 +37,9 @@ void clock_after_cached_large_call();
 bool clock_start_housekeeper();
 // The same where the options want one also for a single thread: when the process starts, and in the child of a fork.
 void clock_start_housekeeper_if_on();
+
+// Purges what is free of everything; of chunks what is worth it (purge.h). Returns bytes.
+size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
 
 // Everything that can go now. Returns bytes given back.
 size_t clock_collect(const char* function);

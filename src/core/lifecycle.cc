@@ -4,6 +4,7 @@
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/clock.h"
+#include "core/ladder.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
@@ -37,6 +38,7 @@ void after_fork_in_child() {
   chunk_table_close();
   start();
   os::remember_cpus();
+  ladder_start(complain);
   clock_start_housekeeper_if_on();
 }
 

@@ -10,6 +10,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "core/clock.h"
+#include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "folio/bin.h"
 #include "folio/retire.h"
@@ -22,6 +23,7 @@ namespace folio {
 namespace {
 
 void* out_of_memory() {
+  ladder_note_refused();
   errno = ENOMEM;
   return nullptr;
 }
@@ -48,6 +50,7 @@ bool give_back_chunks() {
 void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (size > PTRDIFF_MAX) return out_of_memory();
   HugeBlock* block = huge_alloc(size, alignment);
+  if (block == nullptr && ladder_make_room_for_large(size, "malloc")) block = huge_alloc(size, alignment);
   if (block == nullptr && give_back_chunks()) block = huge_alloc(size, alignment);
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
@@ -75,6 +78,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
     return object;
   }
   object = large_alloc(size, alignment, zeroed);
+  if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && give_back_chunks()) object = large_alloc(size, alignment, zeroed);
@@ -93,6 +97,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   } else if (take_objects(bin, &object, 1, zero) == 0) {
     object = nullptr;
   }
+  if (object == nullptr && ladder_make_room("malloc") && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
   if (object == nullptr && give_back_chunks() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
   if (object == nullptr) object = allocate_in_larger_bin(bin);
   if (object == nullptr && huge_unmap_free() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;

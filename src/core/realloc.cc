@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/free.h"
+#include "core/ladder.h"
 #include "core/malloc.h"
 #include "space/huge.h"
 #include "space/large.h"
@@ -50,9 +51,16 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     return nullptr;
   }
   const bool aligned = reinterpret_cast<uintptr_t>(object) % alignment == 0;
-  if (aligned && resize_in_place(object, extent, size)) return object;
+  if (aligned && resize_in_place(object, extent, size)) {
+    ladder_after_call();
+    return object;
+  }
   if (is_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
     HugeBlock* block = huge_move(huge_at(object), size);
+    if (block == nullptr && ladder_make_room_for_large(size - extent.usable_bytes, "realloc")) {
+      block = huge_move(huge_at(object), size);
+    }
+    ladder_after_call();
     if (block != nullptr) {
       clock_after_huge_free();
       return block->base;

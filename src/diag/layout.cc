@@ -7,6 +7,7 @@
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/clock.h"
+#include "core/ladder.h"
 #include "folio/bin.h"
 #include "space/chunk_table.h"
 #include "space/huge.h"
@@ -98,6 +99,10 @@ const Layout folio_layout = {
     .depot_shards = kShardsMost,
     .descriptor_first_offset = offsetof(Descriptor, first),
     .code_watched = kCodeWatched,
+    .limit_state_bytes = sizeof(LimitState),
+    .limit_request_bytes = sizeof(LimitRequest),
+    .limit_state = &limit_state,
+    .limit_request = &limit_request,
 };
 }
 

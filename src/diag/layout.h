@@ -36,6 +36,8 @@ struct Layout {
   uint32_t collect_wanted_offset, collect_done_offset;
   uint32_t hint_block_bytes, cpu_cache_bytes, depot_shards, descriptor_first_offset;
   uint32_t code_watched;
+  uint32_t limit_state_bytes, limit_request_bytes;
+  const void *limit_state, *limit_request;
 };
 
 }  // namespace folio

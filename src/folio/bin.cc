@@ -14,6 +14,7 @@
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
+#include "space/room.h"
 
 namespace folio {
 
@@ -43,7 +44,14 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, vo
   }
   // What a purge has left of it first; of objects of a page and more, that was looked for before.
   const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(d.info());
-  const uint64_t there = purged ? resident_objects(d, folio, free, want) : 0;
+  uint64_t there = purged ? resident_objects(d, folio, free, want) : 0;
+  // At a limit, only what is there.
+  const bool tight = !has_room(want * size_t{d.info().size} + os::page_bytes());
+  if (tight) there = resident_objects(d, folio, free, want);
+  if (tight && there == 0) {
+    *why = Commit::kRefused;
+    return 0;
+  }
   Commit result;
   const uint64_t choice = commit_objects(d, folio, lowest_bits(there != 0 ? there : free, want), &result);
   if (choice == 0) {
@@ -156,7 +164,7 @@ HintBlock* block_for(BinId bin, Window* window) {
 // whose pages go one by one.
 void make_whole(Descriptor& d) {
   if (commit_chunk(d) != Commit::kDone) return;
-  if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever) return;
+  if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
   d.backing.store(Backing::kHugeWanted, order::relaxed);  // relaxed: published with the chunk
 }
 

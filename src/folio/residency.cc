@@ -5,6 +5,7 @@
 #include "folio/hints.h"
 #include "os/os.h"
 #include "space/pages.h"
+#include "space/room.h"
 
 namespace folio {
 
@@ -151,10 +152,15 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
   if (fresh == 0) return;
   // relaxed: a guess; two that both do it do no harm
   const Backing backing = d.backing.load(order::relaxed);
-  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && nothing_there(d)) make_huge(d);
+  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() &&
+      nothing_there(d)) {
+    make_huge(d);
+  }
   const int before = change.resident;
   visit_pages_of(chunk, folio, mine, [&](Pages pages) { set_resident(d, pages, change); });
-  if (change.resident != before && d.info().size <= kAheadObjectMost) touch_ahead(d, fresh - 1, change);
+  if (change.resident != before && d.info().size <= kAheadObjectMost && !room_is_tight()) {
+    touch_ahead(d, fresh - 1, change);
+  }
 }
 
 namespace {

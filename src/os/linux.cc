@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -431,6 +432,81 @@ size_t peak_resident_bytes() {
   rusage usage{};
   // Of the thread, since that of the process is a walk over all of its threads; the peak is the process's in both.
   return failed(call(SYS_getrusage, RUSAGE_THREAD, &usage)) ? 0 : static_cast<size_t>(usage.ru_maxrss) << 10;
+}
+
+namespace {
+
+constinit const char* files_root = "";
+
+// With `path` below files_root; -1 if there is no such file, or no room for its name.
+long open_file(const char* path) {
+  char whole[2 * kPathMost];
+  size_t length = 0;
+  const char* const parts[] = {files_root, path};
+  for (const char* part : parts) {
+    for (; *part != '\0' && length < sizeof whole - 1; ++part) whole[length++] = *part;
+    if (*part != '\0') return -1;
+  }
+  whole[length] = '\0';
+  const long file = call(SYS_openat, AT_FDCWD, whole, O_RDONLY | O_CLOEXEC);
+  return failed(file) ? -1 : file;
+}
+
+struct stat identity(long file) {
+  struct stat found {};
+  if (failed(call(SYS_fstat, file, &found))) found.st_ino = 0;
+  return found;
+}
+
+}  // namespace
+
+void files_below(const char* folder) { files_root = folder == nullptr ? "" : folder; }
+
+bool read_lines(const char* path, bool (*visit)(void* context, const char* line, size_t length), void* context) {
+  const long file = open_file(path);
+  if (file < 0) return false;
+  char buffer[512], line[kLineMost];
+  size_t length = 0;
+  bool more = true;
+  long n;
+  while (more && (n = call(SYS_read, file, buffer, sizeof buffer)) > 0) {
+    for (long i = 0; more && i < n; ++i) {
+      if (buffer[i] == '\n') {
+        more = visit(context, line, length);
+        length = 0;
+      } else if (length < kLineMost) {
+        line[length++] = buffer[i];
+      }
+    }
+  }
+  if (more && length != 0) visit(context, line, length);
+  call(SYS_close, file);
+  return true;
+}
+
+bool keep_file(const char* path, KeptFile* file) {
+  constexpr int kLeast = 500;
+  const long low = open_file(path);
+  if (low < 0) return false;
+  const long high = call(SYS_fcntl, low, F_DUPFD_CLOEXEC, kLeast);
+  call(SYS_close, low);
+  if (failed(high)) return false;
+  const struct stat found = identity(high);
+  *file = {static_cast<int>(high), found.st_dev, found.st_ino};
+  return true;
+}
+
+size_t read_kept(const KeptFile& file, char* text, size_t bytes) {
+  if (file.descriptor < 0) return 0;
+  const struct stat found = identity(file.descriptor);
+  if (found.st_ino != file.number || found.st_dev != file.device) return 0;
+  const long n = call(SYS_pread64, file.descriptor, text, bytes, 0);
+  return failed(n) ? 0 : static_cast<size_t>(n);
+}
+
+size_t physical_bytes() {
+  struct sysinfo info {};
+  return failed(call(SYS_sysinfo, &info)) ? 0 : static_cast<size_t>(info.totalram) * info.mem_unit;
 }
 
 size_t resident_bytes() {

@@ -144,6 +144,42 @@ bool in_first_thread();  // of the process: main's, or the one that forked
 // Whether the process's first thread has left, by pthread_exit. False if unknown.
 bool first_thread_left();
 
+// ---- Files of the system ----
+//
+// All that Folio ever reads, each at the start of the process, or on the housekeeper's thread where it was kept open:
+//
+//   /proc/self/cgroup, /proc/self/mountinfo      which cgroups the process is in, and where they are mounted
+//   memory.max, memory.high                      in the folders of a cgroup (v2): its limits
+//   memory.limit_in_bytes                        the same (v1)
+//   memory.pressure, or /proc/pressure/memory    how long the threads of the cgroup, or of all, waited for memory
+//   memory.events                                how often the cgroup met its limits (v2)
+//   /proc/self/statm                             for statistics, see resident_bytes
+
+inline constexpr size_t kPathMost = 1024;
+
+// Tests: in place of "/" all paths of these functions begin there. Null: "/" again.
+void files_below(const char* folder);
+
+// Calls visit(context, line, length) for the lines of a file, without their ends, until it returns false; what is
+// beyond kLineMost bytes of a line is left out. False if the file cannot be opened. It has the lowest free descriptor
+// meanwhile: for the start of the process.
+inline constexpr size_t kLineMost = 4096;
+bool read_lines(const char* path, bool (*visit)(void* context, const char* line, size_t length), void* context);
+
+// A file that stays open, under a descriptor above those that programs count on, closed by an exec. As read_lines, for
+// the start of the process. False if it cannot be opened.
+struct KeptFile {
+  int descriptor = -1;
+  uint64_t device = 0, number = 0;  // whoever closes all descriptors closes this one, and may open another file there
+};
+bool keep_file(const char* path, KeptFile* file);
+
+// The file's first bytes, as they are now. 0 if it is no longer there.
+size_t read_kept(const KeptFile& file, char* text, size_t bytes);
+
+// Physical memory of the machine; 0 if unknown. Opens no file.
+size_t physical_bytes();
+
 // Resident bytes of the process, 0 if unknown. Reads a file of the system: for statistics only.
 size_t resident_bytes();
 

@@ -4,6 +4,7 @@
 #include "os/os.h"
 #include "space/metadata.h"
 #include "space/pages.h"
+#include "space/room.h"
 #include "sync/tagged_stack.h"
 
 namespace folio {
@@ -264,7 +265,10 @@ HugeBlock* new_block(size_t bytes, size_t alignment) {
 
 }  // namespace
 
-HugeBlock* huge_alloc(size_t size, size_t alignment) {
+namespace {
+
+// As huge_alloc, for an object that takes the place of one of `replaced` bytes.
+HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   if (size > PTRDIFF_MAX) return nullptr;
   const size_t bytes = round_up(size == 0 ? 1 : size, os::page_bytes());
   const unsigned order = log2_ceil(chunks_of(bytes));
@@ -277,6 +281,13 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) {
       block = nullptr;
     }
     if (block != nullptr) count_waiting(*block, -1);
+  }
+  if (!has_room_for_large(bytes > replaced ? bytes - replaced : 0)) {
+    if (block != nullptr) {
+      count_waiting(*block, 1);
+      put_waiting(*block);
+    }
+    return nullptr;
   }
   const size_t align = alignment < kChunkBytes ? kChunkBytes : alignment;
   if (block == nullptr) block = new_block(bytes, align);
@@ -291,6 +302,10 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) {
   arch::store_barrier();  // also where the program passes it on by a relaxed store: CONCURRENCY.md, "Addresses"
   return block;
 }
+
+}  // namespace
+
+HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignment, 0); }
 
 bool huge_free(HugeBlock* block) {
   uint32_t live_state = kHugeLive;
@@ -309,6 +324,7 @@ bool huge_free(HugeBlock* block) {
 bool huge_resize(HugeBlock* block, size_t size) {
   if (size > block->reserved_bytes) return false;  // whole pages; before rounding, which may wrap
   const size_t bytes = round_up(size, os::page_bytes());
+  if (bytes > block->usable_bytes && !has_room_for_large(bytes - block->usable_bytes)) return false;
   if (!commit(*block, bytes)) return false;
   touch(*block);
   set_usable(*block, bytes);
@@ -317,7 +333,7 @@ bool huge_resize(HugeBlock* block, size_t size) {
 }
 
 HugeBlock* huge_move(HugeBlock* block, size_t size) {
-  HugeBlock* target = huge_alloc(size, kChunkBytes);
+  HugeBlock* target = alloc(size, kChunkBytes, block->usable_bytes);
   if (target == nullptr) return nullptr;
   touch(*block);
   // Whole chunks, so that the kernel's mappings only ever split between chunks: before Linux 6.17 one move needs one

@@ -6,6 +6,7 @@
 #include "space/large_fields.h"
 #include "space/large_runs.h"
 #include "space/pages.h"
+#include "space/room.h"
 
 namespace folio {
 
@@ -42,6 +43,12 @@ bool note_taken(Field& f, unsigned from, unsigned count, Visit&& visit) {
   return any;
 }
 
+// Whether a limit leaves room for those of the granules that are to become resident.
+bool fits(Field& f, unsigned from, unsigned count) {
+  return has_room_for_large(size_t{count} << kGranuleShift) ||
+         has_room_for_large(size_t{count - count_resident_in(f, from, count)} << kGranuleShift);
+}
+
 // Gives granules of an object back.
 void give(Field& f, unsigned from, unsigned count) {
   count_dirty(bytes_in(count), true);
@@ -67,6 +74,10 @@ void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open) {
     f = take_committed_run(count, step, &from);
   }
   if (f == nullptr) return nullptr;
+  if (!fits(*f, from, count)) {
+    clear(*f, from, count);
+    return nullptr;
+  }
   char* const start = granule_at(*f, from);
   const size_t offset = hashed ? line_offset(start) : 0;
   char* const object = start + offset;
@@ -131,20 +142,6 @@ void large_give(void* parked) {
   give(*f, g, granules_in(entry));
 }
 
-void large_give_parked() {
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
-    for (unsigned g = 0; g < f->granules; ++g) {
-      // Relaxed: the child has one thread. Where nothing is taken no entry was ever touched, most often.
-      if (g % 64 == 0 && f->occupancy(g / 64).load(order::relaxed) == 0) {
-        g += 63;
-        continue;
-      }
-      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
-      if (entry != 0 && (entry & (kEntryLive | kEntryLent)) == 0) large_give(granule_at(*f, g));
-    }
-  }
-}
-
 bool large_free(void* object) {
   if (large_park(object) == 0) return false;
   large_give(object);
@@ -162,7 +159,7 @@ bool large_resize(void* object, size_t size) {
   const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
   if (wanted > had) {
     if (place.granule + wanted > f.granules || !set(f, end, wanted - had)) return false;
-    if (!commit(f, end, wanted - had)) {
+    if (!fits(f, end, wanted - had) || !commit(f, end, wanted - had)) {
       clear(f, end, wanted - had);
       return false;
     }

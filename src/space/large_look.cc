@@ -1,4 +1,4 @@
-// What the statistics and the tests look at: a walk over all fields.
+// What walks over all fields: for statistics, for tests, and in the child of a fork.
 #include "space/large.h"
 
 #include "base/bits.h"
@@ -82,6 +82,20 @@ bool large_check() {
     }
   }
   return true;
+}
+
+void large_give_parked() {
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    for (unsigned g = 0; g < f->granules; ++g) {
+      // Relaxed: the child has one thread. Where nothing is taken no entry was ever touched, most often.
+      if (g % 64 == 0 && f->occupancy(g / 64).load(order::relaxed) == 0) {
+        g += 63;
+        continue;
+      }
+      const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
+      if (entry != 0 && (entry & (kEntryLive | kEntryLent)) == 0) large_give(f->base + (size_t{g} << kGranuleShift));
+    }
+  }
 }
 
 }  // namespace folio

@@ -11,6 +11,15 @@ unsigned granules_a_page() {
   return page <= kGranuleBytes ? 1 : static_cast<unsigned>(page >> kGranuleShift);
 }
 
+unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
+  unsigned n = 0;
+  visit_words(from, count, [&](unsigned w, uint64_t mask, unsigned) {
+    n += popcount(f.resident(w).load(order::relaxed) & mask);  // relaxed: a guess
+    return true;
+  });
+  return n;
+}
+
 namespace {
 
 // The first granule from `at` on whose bit is set, or `end`.
@@ -79,15 +88,6 @@ unsigned next_row(Load&& load, unsigned at, unsigned count, unsigned end) {
     at = stop;
   }
   return end;
-}
-
-unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
-  unsigned n = 0;
-  visit_words(from, count, [&](unsigned w, uint64_t mask, unsigned) {
-    n += popcount(f.resident(w).load(order::relaxed) & mask);  // relaxed: a guess
-    return true;
-  });
-  return n;
 }
 
 struct Run {

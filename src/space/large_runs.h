@@ -46,6 +46,9 @@ bool find_run(Field& f, unsigned count, unsigned step, unsigned* from, uint64_t 
 // The lowest place for `count` granules whose pages are all there.
 bool find_ready_run(Field& f, unsigned count, unsigned step, unsigned* from);
 
+// How many of these granules are there.
+unsigned count_resident_in(Field& f, unsigned from, unsigned count);
+
 // Takes the run, or nothing of it.
 bool set(Field& f, unsigned from, unsigned count);
 

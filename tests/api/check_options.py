@@ -13,6 +13,8 @@ PROBE = Path()
 OPTIONS_DEF = Path()
 
 SEE = "(see docs/options.md)"
+SEE_MEMORY = "(see docs/memory.md)"
+LIMIT_MOST = 1 << 62
 SMALLEST_DECAY_ERROR = f'"-1" is no value for "decay": 0 to 3600000 ms; the default 1000 holds {SEE}'
 
 
@@ -33,7 +35,9 @@ def rows() -> list[dict[str, str]]:
     sizes = re.finditer(
         r'FOLIO_SIZE\((?P<name>\w+),\s*(?P<default>\d+),\s*(?P<least>\d+),\s*(?P<most>\d+),\s*"(?P<unit>[^"]*)"', text
     )
-    return [match.groupdict() for match in (*enums, *sizes)]
+    limits = re.finditer(r"FOLIO_LIMIT\((?P<name>\w+)", text)
+    bounds = {"default": "0", "least": "0", "most": str(LIMIT_MOST)}
+    return [match.groupdict() for match in (*enums, *sizes)] + [match.groupdict() | bounds for match in limits]
 
 
 class Defaults(unittest.TestCase):
@@ -130,6 +134,71 @@ class Mistakes(unittest.TestCase):
             for line in lines:
                 self.assertTrue(line.startswith("folio: FOLIO_OPTIONS: "), line)
                 self.assertLess(len(line), 2000)
+
+
+class Limits(unittest.TestCase):
+    """limit_soft, limit_hard and pressure: what is in force, and one line for each contradiction."""
+
+    def check(self, options: str, soft: int, hard: int, *lines: str) -> None:
+        """Expect these limits and exactly these lines."""
+        values, found = probe(options, "limit_soft", "limit_hard")
+        self.assertEqual(found, [f"folio: FOLIO_OPTIONS: {line}" for line in lines])
+        self.assertEqual(values, {"limit_soft": soft, "limit_hard": hard})
+
+    def test_good_values(self) -> None:
+        """Bytes, with suffixes, and in both cases."""
+        self.check("limit_soft:100000000,limit_hard:1g", 100000000, 1 << 30)
+        self.check("limit_soft:64M", 64 << 20, 0)
+        self.check("limit_hard:2T", 0, 2 << 40)
+
+    def test_shares_are_of_something(self) -> None:
+        """Of the container's memory or the machine's, whichever is here."""
+        for value, name in (("50%", "limit_soft"), ("100%", "limit_hard")):
+            values, lines = probe(f"{name}:{value}", name)
+            self.assertEqual(lines, [])
+            self.assertGreater(values[name], 16 << 20)
+
+    def test_no_limits(self) -> None:
+        """Each that is none has its line."""
+        for value in ("150%", "0%", "80 %", "1.5G", "64MiB", "much", "-1", "5G%", "container"):
+            line = (
+                f'"{value}" is no value for "limit_soft": 0 to {LIMIT_MOST} bytes (also with K, M, G or T), 1% to '
+                f"100%, or cgroup; the default 0 holds {SEE}"
+            )
+            self.check(f"limit_soft:{value}", 0, 0, line)
+
+    def test_soft_above_hard(self) -> None:
+        """The hard one holds for both."""
+        line = (
+            f"limit_soft (2147483648 bytes) is above limit_hard (1073741824 bytes), which holds for both {SEE_MEMORY}"
+        )
+        self.check("limit_soft:2G,limit_hard:1G", 1 << 30, 1 << 30, line)
+
+    def test_too_small(self) -> None:
+        """The program must live on."""
+        lines = [
+            f'"{name}:100": 100 bytes are too few for any program; 4194304 hold {SEE_MEMORY}'
+            for name in ("limit_soft", "limit_hard")
+        ]
+        self.check("limit_soft:100,limit_hard:100", 4 << 20, 4 << 20, *lines)
+
+    def test_the_cgroups(self) -> None:
+        """With or without a limit here: bytes, or a line that says that there is none."""
+        values, lines = probe("limit_soft:cgroup", "limit_soft")
+        none = f"there is no soft limit {SEE_MEMORY}"
+        if values["limit_soft"] == 0:
+            self.assertEqual(len(lines), 1)
+            self.assertTrue(lines[0].startswith('folio: FOLIO_OPTIONS: "limit_soft:cgroup": '), lines[0])
+            self.assertTrue(lines[0].endswith(none), lines[0])
+        else:
+            self.assertEqual(lines, [])
+
+    def test_pressure_without_a_housekeeper(self) -> None:
+        """Nobody would look."""
+        values, lines = probe("pressure:on,housekeeper:off", "pressure")
+        why = "the housekeeper, which would look, is off; off holds"
+        self.assertEqual(lines, [f'folio: FOLIO_OPTIONS: "pressure:on": {why} {SEE_MEMORY}'])
+        self.assertEqual(values, {"pressure": 0})
 
 
 class StatsAtExit(unittest.TestCase):

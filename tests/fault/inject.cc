@@ -49,6 +49,10 @@ constexpr Name kCalls[] = {
     {"sched_setscheduler", __NR_sched_setscheduler},
     {"openat", __NR_openat},
     {"read", __NR_read},
+    {"pread64", __NR_pread64},
+    {"fcntl", __NR_fcntl},
+    {"fstat", __NR_fstat},
+    {"sysinfo", __NR_sysinfo},
 };
 
 constexpr Name kErrors[] = {

@@ -22,6 +22,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 REFERENCE = re.compile(r"\bdocs/[\w.-]+\.md(?:#[a-z][\w-]*)?")
 OPTIONS = re.compile(r"FOLIO_OPTIONS=[\"']?([\w:,%./-]+)")
 ROW = re.compile(r'^FOLIO_(ENUM|SIZE)\(\s*(\w+)\s*,\s*(-?\d+)\s*,(?:\s*"([\w|]+)")?', re.MULTILINE)
+LIMIT = re.compile(r"^FOLIO_LIMIT\(\s*(\w+)", re.MULTILINE)
+LIMIT_VALUE = re.compile(r"\d+[KMGTkmgt%]?|cgroup")
 ROOT_FILE = re.compile(r"[\w.-]+\.(?:md|txt|json)|Makefile|LICENSE|CMakeLists\.txt")
 QUALIFIED = re.compile(r"(?!std::)[A-Za-z_]\w*(?:::~?\w+)+(?:\(\))?")
 SYMBOL = re.compile(r"folio_\w+(?:\(\))?|k[A-Z]\w+")
@@ -62,6 +64,8 @@ class Names:
         rows = root / "src/config/options.def"
         found = ROW.findall(rows.read_text()) if rows.is_file() else []
         self.options = {name: (kind, int(default), values.split("|")) for kind, name, default, values in found}
+        limits = LIMIT.findall(rows.read_text()) if rows.is_file() else []
+        self.options |= {name: ("LIMIT", 0, [""]) for name in limits}
 
     def has_path(self, path: str) -> bool:
         return all(any(self.root.glob(each)) for each in expand(path.rstrip("/")))
@@ -81,7 +85,11 @@ class Names:
         if name not in self.options:
             return f'FOLIO_OPTIONS has no "{name}"'
         kind, _, values = self.options[name]
-        if value and not (value in values if kind == "ENUM" else value.isdigit()):
+        if kind == "LIMIT":
+            good = LIMIT_VALUE.fullmatch(value) is not None
+        else:
+            good = value in values if kind == "ENUM" else value.isdigit()
+        if value and not good:
             return f'the option {name} has no value "{value}"'
         return None
 

@@ -14,6 +14,7 @@ from typing import Any
 from folio import output
 from folio.errors import FolioError
 from folio.library import find_library, version_in
+from folio.limit import limits_of
 from folio.reader import Reader
 from folio.run import preload_with
 
@@ -72,8 +73,8 @@ def huge_pages() -> Feature:
 
 def pressure() -> Feature:
     if read_text("/proc/pressure/memory") is not None:
-        return Feature("PSI", "on", GOOD, "memory pressure can be read here; Folio does not react to it yet")
-    return Feature("PSI", "off", NOTED, "memory pressure cannot be read (boot with psi=1); Folio does not need it yet")
+        return Feature("PSI", "on", GOOD, "memory pressure can be read here: the option pressure:on reacts to it")
+    return Feature("PSI", "off", NOTED, "memory pressure cannot be read (boot with psi=1): pressure:on is in vain")
 
 
 def overcommit() -> Feature:
@@ -98,7 +99,9 @@ def memory_limit() -> Feature:
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = read_text(name)
         if text and text.isdecimal() and int(text) < 1 << 60:
-            return Feature("container's memory limit", output.size(int(text)), NOTED, "Folio does not read it yet")
+            return Feature(
+                "container's memory limit", output.size(int(text)), GOOD, "limit_soft:cgroup keeps Folio below it"
+            )
     return Feature("container's memory limit", "none seen", GOOD, "only the machine's memory bounds the process")
 
 
@@ -142,6 +145,7 @@ def loaded_in(reader: Reader) -> dict[str, Any]:
         "linked_in": library.linked_in,
         "version": version_in(library.path),
         "options": {option.name: option.shown.strip() for option in reader.options()},
+        "problems": limits_of(reader).what_is_wrong(),
     }
 
 
@@ -184,6 +188,8 @@ def check(pid: int | None, given: Path | None, json: bool) -> int:
     output.say(f"  {kind} {found['library']}, version {found['version']}")
     output.say("\noptions in force (FOLIO_OPTIONS sets them; docs/options.md)", "bold")
     output.indented("  ".join(f"{key}:{value.split()[0]}" for key, value in found["options"].items()), 2)
+    for problem in found["problems"]:
+        output.indented(f"· {problem} (docs/memory.md)", 2, "yellow")
     output.say("\nthis kernel and this shell", "bold")
     for feature in features:
         colour = {GOOD: "green", NOTED: "yellow", BAD: "red"}[feature.state]

@@ -234,6 +234,27 @@ def collect(
     leave(do(pid, timeout, json))
 
 
+@app.command(epilog="Example: folio limit 4711 --soft 800M --hard 1G")
+def limit(
+    pid: Pid,
+    soft: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Set it; also with K, M, G, T; 0: none.", show_default=False),
+    ] = None,
+    hard: Annotated[str | None, typer.Option(metavar="BYTES", help="The same.", show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for it.")] = 5,
+    json: Json = False,
+) -> None:
+    """Shows the limits of a process, how near they are, and what each rung of the ladder would give; or sets them.
+
+    To set them the process must run with FOLIO_OPTIONS=collect_from_outside:on. What is over the soft limit goes back
+    to the kernel before the command returns.
+    """
+    from folio.limit import limit as do
+
+    leave(do(pid, soft, hard, timeout, json))
+
+
 @app.command(epilog="Example: folio metrics $(pidof redis-server) --listen 127.0.0.1:9399")
 def metrics(
     pids: Annotated[

@@ -34,15 +34,21 @@ def ask(reader: Reader, timeout: float) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def collect(pid: int, timeout: float, json: bool) -> int:
-    reader = Reader(pid)
+def takes_wishes(reader: Reader) -> None:
+    """Raises FolioError if the process would never see one."""
+    pid = reader.process.pid
     if not reader.option("collect_from_outside").value:
         raise FolioError(
             f"process {pid} does not take wishes from outside: start it with FOLIO_OPTIONS=collect_from_outside:on "
             "(`folio run --options collect_from_outside:on -- PROGRAM`)"
         )
     if reader.option("housekeeper").shown == "off":
-        raise FolioError(f"process {pid} has no housekeeper to collect: start it without housekeeper:off")
+        raise FolioError(f"process {pid} has no housekeeper to see it: start it without housekeeper:off")
+
+
+def collect(pid: int, timeout: float, json: bool) -> int:
+    reader = Reader(pid)
+    takes_wishes(reader)
     before, purged_before = reader.process.rss(), reader.counter("purged")
     ask(reader, timeout)
     after, purged = reader.process.rss(), reader.counter("purged") - purged_before

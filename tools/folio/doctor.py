@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from folio import limit as limits
 from folio import output
 from folio.parts import TITLES, Parts, explain_well
 from folio.pools import own_pools
@@ -94,7 +95,7 @@ def status_of(parts: Parts, limit_percent: float) -> int:
     return RETAINS if too_much else HEALTHY
 
 
-def as_dict(pid: int, parts: Parts, advice: dict[str, Advice], status: int) -> dict[str, Any]:
+def as_dict(pid: int, parts: Parts, advice: dict[str, Advice], status: int, limit: dict[str, Any]) -> dict[str, Any]:
     return {
         "version": 1,
         "pid": pid,
@@ -115,6 +116,7 @@ def as_dict(pid: int, parts: Parts, advice: dict[str, Advice], status: int) -> d
         "dirty_by_bin": {str(b.number): b.dirty for b in parts.bins if b.dirty},
         "large": asdict(parts.large),
         "huge": asdict(parts.huge),
+        "limit": limit,
         "read_seconds": round(parts.seconds, 6),
         "status": status,
     }
@@ -132,7 +134,9 @@ def show_parts(parts: Parts, console: Console = output.console) -> None:
     console.print(made)
 
 
-def show(pid: int, command: str, parts: Parts, advice: dict[str, Advice], status: int, limit: float) -> None:
+def show(
+    pid: int, command: str, parts: Parts, advice: dict[str, Advice], status: int, limit: float, distance: str
+) -> None:
     output.say(output.one_line(f"process {pid}: {command}"), "bold")
     if parts.moved:
         bound = f"; the parts may be off by {output.size(parts.moved)}: what moved while it was read"
@@ -155,6 +159,8 @@ def show(pid: int, command: str, parts: Parts, advice: dict[str, Advice], status
     }
     text = f"{output.size(parts.retained)} of Folio's {output.size(parts.folio)} are not live (status {status})"
     output.say("\n" + verdicts[status] + text, "green" if status == HEALTHY else "yellow")
+    if distance:
+        output.say(f"{distance}; `folio limit {pid}` shows the ladder")
     if parts.swapped:
         output.say(f"swapped out, so in no part: {output.size(parts.swapped)}", "dim")
 
@@ -173,10 +179,11 @@ def doctor(pid: int, limit: float, json: bool) -> int:
     parts = explain_well(reader)
     advice = advices(parts, options, pid, own_pools(reader.process.program(), reader.process.environment()))
     status = status_of(parts, limit)
+    in_force, held = limits.limits_of(reader), limits.held_by(reader, reader.view())
     if json:
-        output.as_json(as_dict(pid, parts, advice, status))
+        output.as_json(as_dict(pid, parts, advice, status, limits.as_dict(in_force, held)))
         return status
-    show(pid, reader.process.command(), parts, advice, status, limit)
+    show(pid, reader.process.command(), parts, advice, status, limit, limits.distance(in_force, held))
     worst = max(parts.values().items(), key=lambda item: item[1] if item[0] not in ("not_folio", "own") else 0)[0]
     collectable = worst in ("dirty", "cached_cpus", "cached_depot") and options.get("collect_from_outside")
     output.next_command(f"folio collect {pid}" if collectable else f"folio bins {pid}  (which sizes hold it)")

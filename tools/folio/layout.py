@@ -29,7 +29,8 @@ purged_offset purge_calls_offset code_large granule_shift fields* chunk_entry_by
 field_bytes field_base_offset field_next_offset field_granules_offset metadata_pieces* region_cursor*
 region_reserved* option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset
 metadata_piece_previous_offset option_count option_row_bytes collect_wanted_offset collect_done_offset
-hint_block_bytes cpu_cache_bytes depot_shards descriptor_first_offset code_watched"""
+hint_block_bytes cpu_cache_bytes depot_shards descriptor_first_offset code_watched
+limit_state_bytes limit_request_bytes limit_state* limit_request*"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]

@@ -9,12 +9,14 @@ from typing import Any
 
 from folio import output
 from folio.errors import ProcessGone
+from folio.limit import as_dict as limit_as_dict
+from folio.limit import held_by, limits_of
 from folio.metrics import parts_of_bin, parts_of_runs
 from folio.parts import Parts, explain
 from folio.reader import Reader
 
 
-def as_dict(reader: Reader, parts: Parts, seconds: float) -> dict[str, Any]:
+def as_dict(reader: Reader, parts: Parts, held: int, seconds: float) -> dict[str, Any]:
     return {
         "version": 1,
         "seconds": round(seconds, 3),
@@ -26,6 +28,7 @@ def as_dict(reader: Reader, parts: Parts, seconds: float) -> dict[str, Any]:
         "large": {"objects": parts.large.objects} | parts_of_runs(parts.large),
         "huge": {"objects": parts.huge.objects} | parts_of_runs(parts.huge),
         "purged": reader.counter("purged"),
+        "limit": limit_as_dict(limits_of(reader), held),
     }
 
 
@@ -38,7 +41,9 @@ def print_looks(pids: list[int], every: float, times: int) -> int:
         time.sleep(max(0.0, begin + every * looks - time.monotonic()))
         for reader in list(readers):
             try:
-                line = as_dict(reader, explain(reader), time.monotonic() - begin)
+                reading = reader.reading()
+                held = held_by(reader, reading.heap)
+                line = as_dict(reader, explain(reader, reading), held, time.monotonic() - begin)
             except ProcessGone as error:
                 output.note(str(error))
                 readers.remove(reader)

@@ -20,6 +20,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from folio import output
 from folio.errors import FolioError
 from folio.library import version_in
+from folio.limit import held_by, limits_of
 from folio.parts import BinParts, Parts, RunParts, explain_well
 from folio.reader import Reader
 
@@ -52,6 +53,21 @@ class Families:
             "folio_purged_bytes_total", "Given back to the kernel since the start.", labels=PROCESS, unit="bytes"
         )
         self.purges = CounterMetricFamily("folio_purges_total", "Calls that gave memory back.", labels=PROCESS)
+        self.held = in_bytes(
+            "folio_held_bytes", "What the limits are about: free and cached pages, huge objects, metadata."
+        )
+        self.limits = in_bytes(
+            "folio_limit_bytes", "The limits in force; none where there is none.", (*PROCESS, "limit")
+        )
+        self.left = in_bytes("folio_limit_left_bytes", "How far they are; below 0: exceeded.", (*PROCESS, "limit"))
+        self.level = GaugeMetricFamily(
+            "folio_limit_level",
+            "Rung of the ladder: 0 calm, 1 near, 2 tight, 3 soft limit, 4 hard limit.",
+            labels=PROCESS,
+        )
+        self.refused = CounterMetricFamily(
+            "folio_limit_refused_total", "Requests that got no memory while there were limits.", labels=PROCESS
+        )
         self.error = in_bytes("folio_error_bound_bytes", "How far a part may be off, for what moved meanwhile.")
         self.seconds = GaugeMetricFamily(
             "folio_read_seconds", "How long it took to read the process.", labels=PROCESS, unit="seconds"
@@ -74,8 +90,19 @@ class Families:
         self.reserved.add_metric(labels, parts.reserved)
         self.purged.add_metric(labels, reader.counter("purged"))
         self.purges.add_metric(labels, reader.counter("purge_calls"))
+        self.add_limits(labels, reader)
         self.error.add_metric(labels, parts.moved)
         self.seconds.add_metric(labels, parts.seconds)
+
+    def add_limits(self, labels: list[str], reader: Reader) -> None:
+        limits, held = limits_of(reader), held_by(reader, reader.view())
+        self.held.add_metric(labels, held)
+        for name, limit in (("soft", limits.soft), ("hard", limits.hard)):
+            if limit:
+                self.limits.add_metric([*labels, name], limit)
+                self.left.add_metric([*labels, name], limit - held)
+        self.level.add_metric(labels, max(limits.level, limits.pressure))
+        self.refused.add_metric(labels, limits.refused)
 
     def add_bin(self, labels: list[str], objects: int, values: dict[str, int]) -> None:
         self.objects.add_metric(labels, objects)

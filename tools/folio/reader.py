@@ -118,11 +118,12 @@ class Reader:
         values = np.frombuffer(self.process.read(layout.options, layout.option_count * 8), dtype=np.int64)
         found = []
         for i in range(layout.option_count):
-            # name, which field (its offset), names of values, least, most, unit, help
-            row = np.frombuffer(rows, dtype=np.int64, count=7, offset=i * layout.option_row_bytes)
+            # name, which field (its offset), names of values, least, most, unit, help, is it a limit
+            row = np.frombuffer(rows, dtype=np.int64, count=8, offset=i * layout.option_row_bytes)
             value = int(values[int(row[1]) // 8])
             names = self.string(int(row[2])).split("|") if row[2] else []
-            shown = names[value] if 0 <= value < len(names) else f"{value} {self.string(int(row[5]))}"
+            unit = "bytes" if int(row[7]) & 1 else self.string(int(row[5]))  # a limit's says how it is written
+            shown = names[value] if 0 <= value < len(names) else f"{value} {unit}"
             found.append(Option(self.string(int(row[0])), value, shown, self.string(int(row[6]))))
         return found
 

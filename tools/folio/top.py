@@ -23,6 +23,7 @@ from folio import output
 from folio.bins import occupancy, ordered, wasted
 from folio.errors import FolioError, ProcessGone
 from folio.heap import FOLIO_OBJECTS, Heap
+from folio.limit import distance, held_by, limits_of
 from folio.parts import TITLES, BinParts, Parts, explain
 from folio.reader import Reader
 
@@ -50,6 +51,7 @@ class Look:
     parts: Parts
     heap: Heap
     purged: int
+    limit: str  # how near it is; empty where there is none
 
     def live_of(self, number: int) -> int:
         return next((b.live for b in self.parts.bins if b.number == number), 0)
@@ -71,7 +73,8 @@ class Watched:
         try:
             reading = self.reader.reading()
             parts = explain(self.reader, reading)
-            self.looks.append(Look(time.monotonic(), parts, reading.heap, self.reader.counter("purged")))
+            limit = distance(limits_of(self.reader), held_by(self.reader, reading.heap))
+            self.looks.append(Look(time.monotonic(), parts, reading.heap, self.reader.counter("purged"), limit))
         except ProcessGone:
             self.ended = "has ended: this is what was seen last"
         except FolioError as error:
@@ -250,6 +253,8 @@ class Top(App[None]):
             text.append(f"\n{output.counted(last.parts.threads, 'thread')} with a cache, "
                         f"purged {output.size(last.purged)} in all{' ' + purged if purged else ''}, "
                         f"read in {last.parts.seconds * 1000:.0f} ms", "dim")  # fmt: skip
+            if last.limit:
+                text.append(f"\n{last.limit}", "yellow" if "calm" not in last.limit else "dim")
         if watched.ended:
             text.append(f"\n{watched.ended}", "red")
         elif self.frozen:

@@ -9,6 +9,7 @@
 #include "folio/bin.h"
 #include "folio/purge.h"
 #include "os/os.h"
+#include "space/room.h"
 #include "unit/child.h"
 #include "unit/support.h"
 
@@ -306,6 +307,70 @@ TEST(Residency, AHugePageGoesAsAWhole) {
     EXPECT_EQ(purge_bins(PurgeWhich::kAll, kNoLimit), kChunkBytes);
     EXPECT_EQ(delta.calls(), 1u);
     EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 0u);
+  });
+}
+
+TEST(Residency, AHugePageThatComesBackCountsAsAWhole) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    const std::vector<void*> objects = take_chunks(bin, 5);  // the last one has huge pages
+    Descriptor& last = *place_of(objects.back()).descriptor;
+    if (!is_huge(last)) return;  // the kernel has none
+    const PageDelta delta;
+    give(bin, {objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end()});
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(marked_pages(last), 0u);
+    void* object = nullptr;
+    ASSERT_EQ(take_objects(bin, &object, 1), 1u);
+    EXPECT_EQ(chunk_start(object), last.chunk());
+    EXPECT_EQ(marked_pages(last), ChunkPages(last).count());
+    EXPECT_EQ(delta.resident(), 0);
+    const auto page = static_cast<int64_t>(os::page_bytes());
+    EXPECT_EQ(delta.dirty(), ChunkPages(last).in_use().count() * page - page);
+    EXPECT_TRUE(check_bin(bin));
+    // What is not used of it goes.
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(marked_pages(last), 1u);
+    EXPECT_EQ(delta.dirty(), 0);
+  });
+}
+
+TEST(Residency, NothingComesBeforeItIsNeededWhereMemoryIsTight) {
+  EXPECT_IN_FRESH_HEAP([] {
+    memory_room.tight.store(true, order::relaxed);
+    const BinId bin = bin_of(64);
+    const PageDelta delta;
+    for (unsigned chunk = 0; chunk < 6; ++chunk) {
+      const auto objects = take_chunk(bin, [](Descriptor& d, size_t) { EXPECT_FALSE(is_huge(d)); });
+      EXPECT_EQ(delta.dirty(), 0);
+    }
+    memory_room.tight.store(false, order::relaxed);
+  });
+}
+
+TEST(Residency, WithoutRoomOnlyWhatIsThereIsHandedOut) {
+  EXPECT_IN_FRESH_HEAP([] {
+    for (const size_t size : {64, 3000, 5000, 32000}) {
+      const BinId bin = bin_of(size);
+      std::vector<void*> objects(2 * kFolioObjects);
+      const auto most = static_cast<unsigned>(objects.size());
+      for (unsigned taken = 0; taken < most;) taken += take_objects(bin, objects.data() + taken, most - taken);
+      memory_room.most_small.store(held_bytes(), order::relaxed);
+      for (void*& object : objects) {
+        give(bin, {object});
+        ASSERT_EQ(take_objects(bin, &object, 1), 1u) << size;
+      }
+      // The rest of what is there, and then no more.
+      void* object = nullptr;
+      unsigned more = 0;
+      while (more < 1000 && take_objects(bin, &object, 1) == 1) ++more;
+      EXPECT_LT(more, 300u) << size;
+      EXPECT_EQ(take_objects(bin, &object, 1), 0u);
+      EXPECT_LE(held_bytes(), memory_room.most_small.load(order::relaxed) + 4096) << size;
+      memory_room.most_small.store(MemoryRoom::kUnlimited, order::relaxed);
+      EXPECT_EQ(take_objects(bin, &object, 1), 1u);
+      EXPECT_TRUE(check_bin(bin));
+    }
   });
 }
 

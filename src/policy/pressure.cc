@@ -1,0 +1,139 @@
+#include "policy/pressure.h"
+
+#include "base/text.h"
+#include "os/os.h"
+#include "policy/cgroup.h"
+
+namespace folio {
+
+namespace {
+
+constexpr uint64_t kNearShare = 5, kTightShare = 15, kAllShare = 10;  // percent
+constexpr uint64_t kAgainMs = 1000;
+
+// All but the files, which are found before there is another thread, is the housekeeper's own.
+constinit os::KeptFile stalls, events;
+struct Seen {
+  uint64_t at_ms;
+  int64_t some_us, all_us;
+  int64_t met, out;  // events
+};
+constinit Seen seen{};
+
+// The number behind a word at the start of a line, or further on behind `key`; 0 if there is none.
+int64_t number_after(const char* text, size_t length, const char* word, const char* key) {
+  const char* const words[] = {word, key};
+  size_t at = 0;
+  for (unsigned w = 0; w < 2; ++w) {
+    const size_t n = __builtin_strlen(words[w]);
+    for (;; ++at) {
+      if (at + n > length) return 0;
+      const bool starts = w == 1 || at == 0 || text[at - 1] == '\n';
+      if (starts && __builtin_memcmp(text + at, words[w], n) == 0) break;
+    }
+    at += n;
+  }
+  const int64_t n = number_in(text + at, length - at);
+  return n < 0 ? 0 : n;
+}
+
+bool keep_in(const char* folder, const char* name, os::KeptFile* file) {
+  if (folder[0] == '\0') return false;
+  Text path;
+  path << folder << name;
+  path.put('\0');
+  return path.length() < os::kPathMost && os::keep_file(path.data(), file);
+}
+
+// What happened between two looks, as a level.
+uint32_t level_between(const Seen& before, const Seen& now) {
+  const auto ms = static_cast<int64_t>(now.at_ms - before.at_ms);
+  if (ms <= 0) return kCalm;
+  const auto share = [&](int64_t us) { return static_cast<uint64_t>(us < 0 ? 0 : us / ms / 10); };
+  const uint64_t some = share(now.some_us - before.some_us), all = share(now.all_us - before.all_us);
+  if (all >= kAllShare || now.out > before.out) return kAtSoft;
+  if (some >= kTightShare) return kTight;
+  return some >= kNearShare || now.met > before.met ? kNear : kCalm;
+}
+
+// Relaxed, but for the claim of a place: a level that is seen late is the program's own race.
+struct Place {
+  Atomic<PressureFunction*> function;  // set once, so that no level is taken for another function's
+  Atomic<int> level;                   // 0: not to be called
+  uint32_t told = kCalm;               // the housekeeper's own, both
+  uint64_t told_ms = 0;
+};
+constinit Place places[kPressureFunctions];
+constinit Atomic<uint32_t> functions{0};
+
+}  // namespace
+
+void pressure_start(Complain* complain) {
+  if (options.pressure == kPressureOff) return;
+  const char* why = nullptr;
+  if (options.housekeeper == kHousekeeperOff) {
+    limit_state.problems.fetch_or(kPressureWithoutKeeper, order::relaxed);  // relaxed: see limit.h
+    why = "the housekeeper, which would look, is off";
+  } else {
+    MemoryCgroup cgroup;
+    find_memory_cgroup(&cgroup);
+    const bool has_stalls =
+        keep_in(cgroup.folder, "/memory.pressure", &stalls) || os::keep_file("/proc/pressure/memory", &stalls);
+    const bool has_events = keep_in(cgroup.folder, "/memory.events", &events);
+    if (has_stalls || has_events) return;
+    limit_state.problems.fetch_or(kNoPressureFiles, order::relaxed);  // relaxed: see limit.h
+    why = "neither /proc/pressure/memory nor a cgroup's memory.pressure or memory.events can be read";
+  }
+  Text line;
+  line << "folio: FOLIO_OPTIONS: \"pressure:on\": " << why << "; off holds (see docs/memory.md)";
+  complain(line.data(), line.length());
+  options.pressure = kPressureOff;
+}
+
+void pressure_look() {
+  if (options.pressure == kPressureOff) return;
+  char text[512];
+  Seen now{os::now_ms(), 0, 0, 0, 0};
+  size_t n = os::read_kept(stalls, text, sizeof text);
+  now.some_us = number_after(text, n, "some ", "total=");
+  now.all_us = number_after(text, n, "full ", "total=");
+  n = os::read_kept(events, text, sizeof text);
+  now.met = number_after(text, n, "high ", "") + number_after(text, n, "max ", "");
+  now.out = number_after(text, n, "oom ", "");
+  if (now.at_ms == seen.at_ms) return;  // too soon to say
+  const uint32_t level = seen.at_ms == 0 ? kCalm : level_between(seen, now);
+  seen = now;
+  limit_state.pressure.store(level, order::relaxed);  // relaxed: see limit.h
+}
+
+bool pressure_call(int level, PressureFunction* function) {
+  if (function == nullptr || level < 0 || level > static_cast<int>(kAtHard)) return false;
+  for (Place& place : places) {
+    PressureFunction* found = nullptr;
+    // Relaxed: the function is all there is to know.
+    if (!place.function.compare_exchange(found, function, order::relaxed) && found != function) continue;
+    if (found == nullptr) functions.fetch_add(1, order::relaxed);  // relaxed: a hint
+    place.level.store(level, order::relaxed);                      // relaxed: see Place
+    return true;
+  }
+  return false;
+}
+
+bool pressure_has_functions() { return functions.load(order::relaxed) != 0; }  // relaxed: a hint
+
+void pressure_tell(Level highest) {
+  const uint64_t now = os::now_ms();
+  for (Place& place : places) {
+    PressureFunction* const function = place.function.load(order::relaxed);       // relaxed: see Place
+    const auto wanted = static_cast<uint32_t>(place.level.load(order::relaxed));  // relaxed: see Place
+    const bool reached = function != nullptr && wanted != 0 && highest >= wanted;
+    const bool again = place.told >= highest && now < place.told_ms + kAgainMs;
+    if (!reached) place.told = kCalm;
+    if (!reached || again) continue;
+    place.told = highest;
+    place.told_ms = now;
+    function(static_cast<int>(highest));
+  }
+}
+
+}  // namespace folio

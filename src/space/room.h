@@ -1,0 +1,36 @@
+// How much more the stores may hold: asked wherever they are about to make more pages resident. What may be held is
+// policy/limit's to say; a store only compares, and answers as if the kernel had no memory where there is no room.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+
+namespace folio {
+
+// Relaxed everywhere: numbers that order nothing. Written by policy/limit.
+struct MemoryRoom {
+  static constexpr int64_t kUnlimited = INT64_MAX;
+  Atomic<int64_t> most_small{kUnlimited};  // what may be held after a request for objects of bins
+  Atomic<int64_t> most_large{kUnlimited};  // and for large and huge ones
+  Atomic<bool> tight{false};               // nothing is to become resident before it is needed
+};
+extern MemoryRoom memory_room;
+
+// All that Folio holds: pages of objects, free and cached ones included, live huge objects as a whole, metadata.
+int64_t held_bytes();
+
+// Whether there is room for so much more.
+bool has_room_slow(size_t bytes, int64_t most);
+inline bool has_room(size_t bytes) {
+  const int64_t most = memory_room.most_small.load(order::relaxed);  // relaxed: see above
+  return most == MemoryRoom::kUnlimited || has_room_slow(bytes, most);
+}
+inline bool has_room_for_large(size_t bytes) {
+  const int64_t most = memory_room.most_large.load(order::relaxed);  // relaxed: see above
+  return most == MemoryRoom::kUnlimited || has_room_slow(bytes, most);
+}
+inline bool room_is_tight() { return memory_room.tight.load(order::relaxed); }  // relaxed: see above
+
+}  // namespace folio
