@@ -1,7 +1,7 @@
 #include "cache/depot.h"
 
 #include "config/options.h"
-#include "space/pages.h"
+#include "policy/retain.h"
 
 namespace folio {
 

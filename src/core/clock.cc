@@ -9,10 +9,10 @@
 #include "config/options.h"
 #include "core/ladder.h"
 #include "os/os.h"
+#include "policy/retain.h"
 #include "space/housekeeper.h"
 #include "space/huge.h"
 #include "space/large.h"
-#include "space/pages.h"
 
 namespace folio {
 

@@ -8,84 +8,6 @@ namespace folio {
 
 alignas(64) constinit PageCounts page_counts;
 
-namespace {
-
-constinit Atomic<bool> timekeeper{false};
-constinit Atomic<int64_t> live_huge{0};
-constinit Atomic<int64_t> most_live{0};              // since the last tick
-constinit Atomic<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
-constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
-                                                     // (never: half, as differences of it must not overflow)
-
-constinit Atomic<uint64_t> refusals{0};
-constinit Atomic<unsigned> passes_in_vain{0};  // in a row, since the last tick
-constexpr unsigned kInVainMost = 2;
-constinit Atomic<int64_t> stuck{0};  // what was dirty after so many
-
-// Relaxed: estimates.
-int64_t live_bytes(int64_t dirty) {
-  return page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
-}
-
-int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
-int64_t least_of(int64_t a, int64_t b, int64_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
-
-// Returns the most there is then.
-int64_t raise(Atomic<int64_t>& most, int64_t live) {
-  const int64_t before = most.load(order::relaxed);  // relaxed: an estimate
-  if (live <= before) return before;
-  most.store(live, order::relaxed);  // relaxed: an estimate
-  return live;
-}
-
-}  // namespace
-
-void set_timekeeper(bool runs) { timekeeper.store(runs, order::relaxed); }  // relaxed: a hint
-bool timekeeper_runs() { return timekeeper.load(order::relaxed); }          // relaxed: a hint
-
-// relaxed: an estimate
-void set_live_huge(size_t bytes) { live_huge.store(static_cast<int64_t>(bytes), order::relaxed); }
-
-void cap_live_huge(size_t bytes) {
-  const auto cap = static_cast<int64_t>(bytes);
-  if (live_huge.load(order::relaxed) > cap) live_huge.store(cap, order::relaxed);  // relaxed: an estimate
-}
-
-int64_t live_resident() { return live_bytes(page_counts.dirty.load(order::relaxed)); }  // relaxed: an estimate
-
-int64_t recent_live() { return most_live.load(order::relaxed); }  // relaxed: as above
-
-// Relaxed, all of them: estimates.
-void forget_recent_live() {
-  most_live.store(live_resident(), order::relaxed);  // relaxed: see above
-  regrown.store(0, order::relaxed);                  // relaxed: see above
-  passes_in_vain.store(0, order::relaxed);           // relaxed: see above
-  stuck.store(0, order::relaxed);                    // relaxed: see above
-}
-
-void note_purged_to_bound() { purged_to.store(live_resident(), order::relaxed); }  // relaxed: see above
-
-size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
-
-size_t dirty_over_bound() {
-  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
-  const int64_t floor = options.dirty_floor << 20;
-  const int64_t can_go = dirty - stuck.load(order::relaxed);  // relaxed: an estimate
-  if (options.decay != 0 && can_go <= floor) return 0;
-  if (options.decay == 0) return can_go > 0 ? static_cast<size_t>(can_go) : 0;
-  // Relaxed: estimates.
-  const int64_t live = live_bytes(dirty);
-  const int64_t recent = raise(most_live, live);
-  const int64_t wanted_again = raise(regrown, live - purged_to.load(order::relaxed));  // relaxed: as above
-  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, recent - live, kTolerated);
-  // Relaxed: as above.
-  const int64_t large =
-      least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live), kTolerated);
-  const int64_t bound = most_of(most_of(large, 0) + most_of(floor, live / 4), floor + again);
-  const int64_t excess = can_go - bound;
-  return excess > 0 ? static_cast<size_t>(excess) : 0;
-}
-
 void zero_pages(char* start, size_t bytes) {
   const size_t page = os::page_bytes();
   auto* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), page));
@@ -98,22 +20,10 @@ void zero_pages(char* start, size_t bytes) {
   __builtin_memset(end, 0, static_cast<size_t>(start + bytes - end));
 }
 
-uint64_t purge_refusals() { return refusals.load(order::relaxed); }  // relaxed: a statistic
-
-void note_pass(bool in_vain) {
-  const unsigned passes = passes_in_vain.load(order::relaxed);                                 // relaxed: a hint
-  if (in_vain || passes != 0) passes_in_vain.store(in_vain ? passes + 1 : 0, order::relaxed);  // relaxed: as above
-  if (!in_vain || passes + 1 < kInVainMost) return;
-  stuck.store(page_counts.dirty.load(order::relaxed), order::relaxed);  // relaxed: estimates
-}
-
 bool purge_pages(void* address, size_t bytes) {
   if (bytes == 0) return true;
   page_counts.purge_calls.fetch_add(1, order::relaxed);  // relaxed: a statistic
-  if (!os::purge(address, bytes)) {
-    refusals.fetch_add(1, order::relaxed);  // relaxed: a statistic
-    return false;
-  }
+  if (!os::purge(address, bytes)) return false;
   page_counts.purged.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
   return true;
 }

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "space/pages.h"
+#include "policy/retain.h"
 #include "unit/cache/magazines.h"
 #include "unit/support.h"
 

@@ -16,6 +16,7 @@
 #include "cache/thread_caches.h"
 #include "core/lifecycle.h"
 #include "os/os.h"
+#include "policy/retain.h"
 #include "space/housekeeper.h"
 #include "space/huge.h"
 #include "unit/child.h"

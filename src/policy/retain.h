@@ -1,0 +1,46 @@
+// Retention: how much free memory may stay, and whether more than that is there. The stores count (space/pages.h) and
+// give back what they are asked for; that they shall, and how much, is decided from here, by core/clock.cc. What it means
+// to a user, and why, is in docs/memory.md.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/options.h"
+#include "space/pages.h"
+
+namespace folio {
+
+// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. Beside that,
+// up to kTolerated, the larger of two:
+//   of large and huge objects twice as much as is live, or what was live since the last tick and is not any more: each
+//   of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches any;
+//   of all objects, beside the floor, what has become live since the program's calls last purged for the bound, and is
+//   not any more: it seems to work in turns. (A program that builds and frees 50 MiB in turns takes 0.33 s in place of
+//   0.45; its peak stays, as no more waits than was live. Until the first such purge, no more than the floor stays of a
+//   burst.) Not while a housekeeper keeps the bound, which spares what is used in turns anyway.
+size_t dirty_over_bound();
+// What of it the program's own calls shall purge: 0 while a housekeeper keeps time, which does it then.
+size_t dirty_excess();
+int64_t live_resident();      // an estimate
+int64_t recent_live();        // the most since the last tick, as far as anybody looked
+void forget_recent_live();    // at each tick
+void note_purged_to_bound();  // after the program's own calls purged for the bound
+// A glance, for each slow call: dirty_excess() is 0 where this says no.
+inline bool dirty_over_floor() {
+  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
+  return dirty > options.dirty_floor << 20 || options.decay == 0;
+}
+// What live huge objects have resident, as far as known: what a program has touched of them shows in no count.
+void set_live_huge(size_t bytes);
+void cap_live_huge(size_t bytes);  // there are no more than that
+inline constexpr int64_t kTolerated = int64_t{64} << 20;
+void set_timekeeper(bool runs);
+bool timekeeper_runs();
+
+// After a pass of the program's calls over what may be purged. When some in a row were in vain, because the kernel
+// refused, or because what is free lies too far scattered to be worth it, what is dirty then does not count as over the
+// bound until the next tick.
+void note_pass(bool in_vain);
+
+}  // namespace folio

@@ -1,0 +1,160 @@
+#include "policy/retain.h"
+
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+constexpr auto kSigned = static_cast<int64_t>(kMiB);
+
+// Makes the counts what a test wants them to be, and puts them back.
+class Counts {
+ public:
+  Counts(int64_t live, int64_t dirty, bool large) : live_(live), dirty_(dirty), large_(large) { add(1); }
+  ~Counts() { add(-1); }
+  Counts(const Counts&) = delete;
+  Counts& operator=(const Counts&) = delete;
+
+ private:
+  void add(int sign) const {
+    count_resident(sign * (live_ + dirty_));
+    count_dirty(sign * dirty_, large_);
+  }
+  int64_t live_, dirty_;
+  bool large_;
+};
+
+size_t excess(int64_t live, int64_t dirty, bool large = false) {
+  const Counts counts(live * kSigned, dirty * kSigned, large);
+  forget_recent_live();
+  return dirty_excess() / kMiB;
+}
+
+TEST(Retain, NothingIsDirtyAtFirst) {
+  EXPECT_EQ(page_counts.resident.load(order::relaxed), 0);
+  EXPECT_EQ(page_counts.dirty.load(order::relaxed), 0);
+  EXPECT_EQ(dirty_excess(), 0u);
+}
+
+TEST(Retain, DirtyMemoryIsToleratedUpToTheFloorOrAQuarterOfWhatIsLive) {
+  const SavedOptions saved;
+  options.dirty_floor = 32;
+  EXPECT_EQ(excess(0, 0), 0u);
+  EXPECT_EQ(excess(0, 32), 0u);
+  EXPECT_EQ(excess(0, 33), 1u);
+  EXPECT_EQ(excess(128, 33), 1u);
+  EXPECT_EQ(excess(400, 99), 0u);
+  EXPECT_EQ(excess(400, 100), 0u);
+  EXPECT_EQ(excess(400, 101), 1u);
+  EXPECT_EQ(excess(0, 5000), 4968u);
+  options.dirty_floor = 0;
+  EXPECT_EQ(excess(0, 1), 1u);
+  EXPECT_EQ(excess(4, 2), 1u);
+  EXPECT_EQ(excess(4, 1), 0u);
+}
+
+TEST(Retain, OfLargeObjectsTwiceWhatIsLiveIsTolerated) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  EXPECT_EQ(excess(0, 17, true), 1u);
+  EXPECT_EQ(excess(10, 36, true), 0u);
+  EXPECT_EQ(excess(10, 37, true), 1u);
+  EXPECT_EQ(excess(60, 76, true), 0u);
+  EXPECT_EQ(excess(60, 80, true), 0u);
+  EXPECT_EQ(excess(60, 81, true), 1u);
+  EXPECT_EQ(excess(1000, 64 + 250, true), 0u);
+  EXPECT_EQ(excess(1000, 64 + 251, true), 1u);
+  set_live_huge(10 * kMiB);
+  EXPECT_EQ(excess(0, 36, true), 0u) << "what is live of huge objects, as far as known";
+  EXPECT_EQ(excess(0, 37, true), 1u);
+  cap_live_huge(5 * kMiB);
+  EXPECT_EQ(excess(0, 37, true), 11u);
+  cap_live_huge(0);
+  EXPECT_EQ(excess(0, 17, true), 1u);
+}
+
+TEST(Retain, OfLargeObjectsWhatWasLiveSinceTheLastTickIsTolerated) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  {
+    const Counts live(50 * kSigned, 17 * kSigned, true);  // above the floor: it is looked at
+    EXPECT_EQ(dirty_excess(), 0u);
+  }
+  {
+    const Counts freed(0, 50 * kSigned, true);
+    EXPECT_EQ(dirty_excess(), 0u) << "all that was live";
+  }
+  {
+    const Counts more(0, 67 * kSigned, true);
+    EXPECT_EQ(dirty_excess() / kMiB, 1u) << "and a floor more";
+    forget_recent_live();
+    EXPECT_EQ(dirty_excess() / kMiB, 51u) << "a tick later nothing but the floor";
+  }
+  {
+    const Counts live(200 * kSigned, 17 * kSigned, true);
+    EXPECT_EQ(dirty_excess(), 0u);
+  }
+  const Counts freed(0, 200 * kSigned, true);
+  EXPECT_EQ(dirty_excess() / kMiB, 200u - 64 - 16) << "no more than kTolerated";
+  forget_recent_live();
+}
+
+TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  EXPECT_EQ(excess(0, 40), 24u) << "a first burst";
+  const Counts rest(10 * kSigned, 17 * kSigned, false);
+  note_purged_to_bound();
+  EXPECT_EQ(dirty_excess() / kMiB, 1u);
+  {
+    const Counts again(50 * kSigned, 0, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 1u) << "all of that is live";
+  }
+  {
+    const Counts freed(0, 30 * kSigned, false);
+    EXPECT_EQ(dirty_excess(), 0u) << "47 MiB, of 50 and a floor";
+  }
+  {
+    const Counts more(0, 50 * kSigned, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 1u);
+    note_purged_to_bound();
+    EXPECT_EQ(dirty_excess() / kMiB, 1u) << "a purge of what is too much leaves the rest";
+  }
+  {
+    const Counts again(200 * kSigned, 17 * kSigned, false);
+    EXPECT_EQ(dirty_excess(), 0u);
+  }
+  {
+    const Counts freed(0, 200 * kSigned, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 217u - 64 - 16) << "no more than kTolerated";
+    forget_recent_live();
+    EXPECT_EQ(dirty_excess() / kMiB, 217u - 16) << "a tick later nothing but the floor";
+  }
+}
+
+TEST(Retain, WithoutDecayNothingIsTolerated) {
+  const SavedOptions saved;
+  options.decay = 0;
+  EXPECT_EQ(excess(1000, 3), 3u);
+  EXPECT_EQ(excess(1000, 0), 0u);
+  set_timekeeper(true);
+  EXPECT_EQ(excess(1000, 3), 3u) << "also beside a housekeeper";
+  set_timekeeper(false);
+}
+
+TEST(Retain, WhileAHousekeeperKeepsTimeTheBoundIsItsOwnMatter) {
+  set_timekeeper(true);
+  EXPECT_EQ(excess(0, 5000), 0u) << "of the program's calls";
+  set_timekeeper(false);
+  EXPECT_EQ(excess(0, 5000), 5000u - static_cast<size_t>(options.dirty_floor));
+}
+
+TEST(Retain, EstimatesThatAreOffTheMarkAreSurvived) {
+  EXPECT_EQ(excess(-10, 5), 0u);
+  EXPECT_EQ(excess(0, -5), 0u);
+  EXPECT_EQ(excess(-1000, 40), 40u - static_cast<size_t>(options.dirty_floor)) << "a negative quarter is no bound";
+}
+
+}  // namespace
