@@ -364,7 +364,8 @@ Field* take_committed_run(unsigned count, unsigned step, unsigned* from) {
   for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
     Run run;
     unsigned longest;
-    const uint64_t words = f->committed.load(order::acquire);  // [commit] acquire: as in commit
+    // [commit] acquire: as in commit. unseen: only where the kernel refuses
+    const uint64_t words = f->committed.load(order::acquire);
     if (!find_run(*f, count, step, &run, &longest, words) || !set(*f, run.from, count)) continue;
     *from = run.from;
     return f;
