@@ -34,7 +34,8 @@ FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
   if (fresh == nullptr) return nullptr;
   // [cpu-cache] release: publishes nothing but zeros, which are committed; the loser's copy of a race is lost.
   if (!entry.compare_exchange(found, fresh, order::release)) {
-    return entry.load(order::acquire);  // [cpu-cache] acquire: pairs with the winner's
+    // [cpu-cache] acquire: pairs with the winner's. unseen: its own copy is of the same step of metadata, as a rule
+    return entry.load(order::acquire);
   }
   caches.fetch_add(1, order::relaxed);  // relaxed: an estimate
   return fresh;
@@ -378,7 +379,8 @@ unsigned cpu_caches_trim(bool all, bool large) {
 void cpu_caches_after_fork(bool alone) {
   if (!alone) return;
   for (auto& entry : cpu_caches) {
-    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    // [cpu-cache] acquire: pairs with make_cache. unseen: the child of a fork has one thread
+    CpuCache* cache = entry.load(order::acquire);
     if (cache == nullptr) continue;
     cache->large = LargeList{};
     if (!cache->section.held()) continue;

@@ -426,7 +426,7 @@ HugeBlock* huge_beyond(const void* address) {
   size_t number = reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift);
   if (number >= sizeof windows / sizeof windows[0]) return nullptr;
   for (unsigned from = window_slot(address) + 1;; from = kWindowChunks) {
-    // [window] acquire: sees its contents; pairs with window_make.
+    // [window] acquire: sees its contents; pairs with window_make. unseen: it takes a block of more than a window
     if (Window* window = windows[number].load(order::acquire)) {
       for (unsigned i = from; i-- != 0;) {
         // Relaxed: what was looked for was entered before the address was handed out.

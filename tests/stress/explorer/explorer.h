@@ -108,7 +108,8 @@ class Machine {
 
   // Where another thread may go on.
   //   kShared   before operations on locations that threads share: one that only one thread uses, or that nobody
-  //             writes, or that all only add to without reading it, makes no difference. Which those are shows by and by.
+  //             writes, or that all only add to without reading it, makes no difference. Which those are shows by and
+  //             by.
   //   kWrites   before all that write, too: for a thread that stops
   //   kAll
   enum class Points { kShared, kWrites, kAll };
@@ -225,8 +226,8 @@ class Ghost {
   bool watched_;
 };
 
-// What the kernel does for a scenario: unmap nothing, refuse to commit.
-inline bool keeps_address_space = false, refuses_to_commit = false;
+// For a scenario: the kernel unmaps nothing.
+inline bool keeps_address_space = false;
 
 // Outside an execution: called before each atomic operation.
 inline void (*outside_point)() = nullptr;
