@@ -1,8 +1,8 @@
 // big_heap: does a call cost the same in a heap of 100 GiB as in one of 1 GiB?
 //
-// Source: Folio's own. An allocator that looks through all it has, at whatever call, is quick in every benchmark of some
-// hundred MiB, and slow in the servers that people change allocators for. So the objects are not touched: the heap is
-// address space, and a machine of 8 GiB can hold 100 of them.
+// Source: Folio's own. An allocator that looks through all it has, at whatever call, is quick in every benchmark of
+// some hundred MiB, and slow in the servers that people change allocators for. So the objects are not touched: the heap
+// is address space, and a machine of 8 GiB can hold 100 of them.
 //
 // Stresses: the search for room, and for what may be purged, over very many chunks or extents.
 //

@@ -30,8 +30,8 @@ enum class HugePages { kRefused, kBySystem };
 void* reserve(size_t bytes, size_t alignment, HugePages pages = HugePages::kRefused);
 
 // Makes a page-aligned range readable and writable: of reserved address space, which then is zero-filled, or of what
-// protect() made readable. Physical pages come when touched. What is there already stays as it is, so two threads may do
-// it at once. False if the kernel refuses: some of it may be done
+// protect() made readable. Physical pages come when touched. What is there already stays as it is, so two threads may
+// do it at once. False if the kernel refuses: some of it may be done
 // then.
 bool commit(void* address, size_t bytes);
 

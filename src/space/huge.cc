@@ -190,7 +190,7 @@ HugeBlock* reserve_block(size_t size, size_t alignment) {
   reserved.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
   // A block that is committed in part is two mappings, of which the kernel grants a process 65,530 in all. Where there
   // are many, the whole is committed, and merges with its neighbours.
-  constexpr size_t kMany = 512;
+  constexpr size_t kMany = 256;
   // relaxed: a statistic
   if (live_count.load(order::relaxed) >= kMany) commit(*block, bytes);
   return block;

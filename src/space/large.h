@@ -23,8 +23,9 @@
 // that stops in between keeps these granules from the others, nothing else.
 //
 // Which run: the lowest whose pages are all there, in the first field that has one; else, in the first field that has
-// any, about the one with the fewest pages to touch anew; of equal ones the shortest, then the lowest. What the program gets starts at a cache line of the first 4 KiB that is a hash of the
-// address, so that large objects do not gather in the same cache sets [SuperMalloc §5].
+// any, about the one with the fewest pages to touch anew; of equal ones the shortest, then the lowest. What the program
+// gets starts at a cache line of the first 4 KiB that is a hash of the address, so that large objects do not gather in
+// the same cache sets [SuperMalloc §5].
 #pragma once
 
 #include <stddef.h>

@@ -18,7 +18,7 @@ constinit Atomic<uint32_t> field_count{0};
 // ---- Address space ----
 
 // Fields are carved from spans, so that few mappings hold many: | first chunk not carved : 32 | end : 32 | in chunk
-// numbers; equal when used up. A span is a quarter of what there is already, so that a limit is not used up for nothing.
+// numbers; equal when used up. A span is a quarter of what there is already, so that a limit is not used for nothing.
 constinit Atomic<uint64_t> span{0};
 constexpr size_t kSpanBytesMost = size_t{1} << 30;
 
@@ -38,7 +38,8 @@ char* carve(size_t bytes) {
   for (;;) {
     const uint64_t next = now >> 32, end = now & 0xffffffffu;
     if (end - next >= chunks) {
-      if (span.compare_exchange(now, pack(next + chunks, end), order::relaxed)) return chunk_at(next);  // relaxed: above
+      // relaxed: see above
+      if (span.compare_exchange(now, pack(next + chunks, end), order::relaxed)) return chunk_at(next);
       continue;
     }
     size_t more = field_count.load(order::relaxed) / 4 * kFieldBytesMost;  // relaxed: a measure, not a limit

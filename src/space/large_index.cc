@@ -13,7 +13,9 @@ constexpr unsigned kSpare = 64;  // of the places of a block: then the next one 
 
 FieldGroup& group_of(const Field& f) { return f.block->group[f.number / kGroupFields]; }
 
-FieldBlock* next_block(const FieldBlock& b) { return b.next.load(order::acquire); }  // [fields] acquire: pairs with make
+FieldBlock* next_block(const FieldBlock& b) {
+  return b.next.load(order::acquire);  // [fields] acquire: pairs with make_next
+}
 
 FieldBlock* make_next(FieldBlock& b) {
   if (FieldBlock* next = next_block(b)) return next;
@@ -25,7 +27,7 @@ FieldBlock* make_next(FieldBlock& b) {
 }
 
 unsigned places_used(const FieldBlock& b) {
-  // [hint] seq_cst: a second look must see a field that was entered before its hints were raised; pairs with index_enter
+  // [hint] seq_cst: a second look sees a field that was entered before its hints were raised; pairs with index_enter
   const unsigned used = b.used.load(order::seq_cst);
   return used < kBlockFields ? used : kBlockFields;
 }

@@ -202,10 +202,10 @@ void note_free_around(Field& f, unsigned from, unsigned count) {
 void note_age(Field& f, unsigned w) {
   // Relaxed, all of it: marks, which only hasten or delay a purge.
   const uint32_t now = age_now.load(order::relaxed);
-  if (f.freed_at[w].load(order::relaxed) == now) return;                   // relaxed: see above
+  if (f.freed_at[w].load(order::relaxed) == now) return;  // relaxed: see above
   const uint64_t dirty = ready_in(f, w);
-  if (dirty != 0) f.aged(w).fetch_or(dirty, order::relaxed);               // relaxed: see above
-  f.freed_at[w].store(now, order::relaxed);                                // relaxed: see above
+  if (dirty != 0) f.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: see above
+  f.freed_at[w].store(now, order::relaxed);                   // relaxed: see above
 }
 
 void mark_dirty(Field& f, unsigned w) {
@@ -308,7 +308,8 @@ void raise_all(Field& f) {
 }
 
 void settle_word(Field& f, unsigned w) {
-  f.dirty.fetch_and(~(uint64_t{1} << w), order::seq_cst);  // [hint] seq_cst: before the second look; pairs with mark_dirty
+  f.dirty.fetch_and(~(uint64_t{1} << w),
+                    order::seq_cst);  // [hint] seq_cst: before the second look; pairs with mark_dirty
   if (ready_in(f, w) == 0) return;
   mark_dirty(f, w);
   raise_room(f, Room::kReady, kRunMost);  // who looked meanwhile has left this word out

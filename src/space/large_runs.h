@@ -39,8 +39,8 @@ inline uint64_t ready_in(Field& f, unsigned w) {
   return free & f.resident(w).load(order::relaxed);  // relaxed: ordered by that look, else a guess
 }
 
-// A free run for `count` granules, at a multiple of `step`, in these words: about the one with the fewest pages to touch
-// anew, of equal ones the shortest, then the lowest. False if there is none.
+// A free run for `count` granules, at a multiple of `step`, in these words: of the first ones that there are the one
+// with the fewest pages to touch anew, of equal ones the shortest, then the lowest. False if there is none.
 bool find_run(Field& f, unsigned count, unsigned step, unsigned* from, uint64_t words = ~uint64_t{0});
 
 // The lowest place for `count` granules whose pages are all there.

@@ -130,6 +130,7 @@ SMALL = {
     "thread_churn": ["threads=50"],
     "false_sharing": ["rounds=20", "writes=1000"],
     "burst_idle": ["bytes=4m", "bursts=1", "idle_ms=0"],
+    "big_heap": ["heap=16m", "replaced=1000", "aligned=100"],
 }
 
 

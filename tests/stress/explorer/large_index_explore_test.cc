@@ -75,9 +75,7 @@ class IndexScenario {
     unsigned from;
     return find_run(f, granules, 1, &from);
   }
-  static void alloc_in(unsigned granules) {
-    large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false, false);
-  }
+  static void alloc_in(unsigned granules) { large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false, false); }
 
   World world_;
   Field* field_ = nullptr;

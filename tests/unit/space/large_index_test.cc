@@ -135,7 +135,8 @@ TEST_F(LargeIndex, AWalkOverAllFindsTheSame) {
       case 3:
         lower_mark(field(i), random() % 2 == 0 ? Mark::kDirty : Mark::kAged);
         for (const Mark m : {Mark::kDirty, Mark::kAged}) {
-          const uint64_t word = field(i).block->group[field(i).number / kGroupFields].hints.mark(m).load(order::relaxed);
+          const uint64_t word =
+              field(i).block->group[field(i).number / kGroupFields].hints.mark(m).load(order::relaxed);
           (m == Mark::kDirty ? dirty : aged)[i] = (word >> field(i).number % kGroupFields & 1) != 0;
         }
         break;

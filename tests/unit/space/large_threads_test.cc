@@ -114,4 +114,45 @@ TEST_F(Large, OfTwoFreesAtOnceOneSucceeds) {
 
 // ---- large_check must see what is wrong, or the tests that call it prove nothing ----
 
+TEST_F(Large, CheckSeesWhatIsWrong) {
+  const std::vector<char*> o = row({5, 5});
+  Field& f = *large_place(o[0]).field;
+  const unsigned first = large_place(o[0]).granule, second = large_place(o[1]).granule;
+  const auto wrong = [&](const char* what, auto&& harm, auto&& undo) {
+    harm();
+    EXPECT_FALSE(large_check()) << what;
+    undo();
+    EXPECT_TRUE(large_check()) << what;
+  };
+  const auto flip = [](Field::Word& word, unsigned granule) {
+    return [&word, granule] { word.store(word.load(order::relaxed) ^ uint64_t{1} << granule % 64, order::relaxed); };
+  };
+  const auto in_word = flip(f.occupancy(first / 64), first + 1);
+  wrong("a granule of an object is free", in_word, in_word);
+  const auto behind = flip(f.occupancy((second + 300) / 64), second + 300);
+  wrong("a granule is taken by nobody", behind, behind);
+  const auto pages = flip(f.resident(second / 64), second);
+  wrong("pages of an object are not counted", pages, pages);
+  const uint32_t entry = f.entry(first).load(order::relaxed);
+  wrong(
+      "objects overlap", [&] { f.entry(first).store(entry + kStepGranules, order::relaxed); },
+      [&] { f.entry(first).store(entry, order::relaxed); });
+  const unsigned room = room_of(f, Room::kFree);
+  wrong(
+      "a run is hidden", [&] { lower_room(f, Room::kFree, 3); }, [&] { raise_room(f, Room::kFree, room); });
+  Atomic<uint16_t>& group = f.block->groups.room_of(Room::kFree, f.number / kGroupFields);
+  wrong(
+      "a group's run is hidden", [&] { group.store(3, order::relaxed); }, [&] { raise_room(f, Room::kFree, room); });
+  EXPECT_TRUE(large_free(o[1]));
+  const unsigned ready = room_of(f, Room::kReady);
+  wrong(
+      "a run whose pages are there is hidden", [&] { lower_room(f, Room::kReady, 1); },
+      [&] { raise_room(f, Room::kReady, ready); });
+  wrong(
+      "dirty pages are hidden", [&] { lower_mark(f, Mark::kDirty); }, [&] { raise_mark(f, Mark::kDirty); });
+  wrong(
+      "the header was overwritten", [&] { f.seal ^= 1; }, [&] { f.seal ^= 1; });
+  EXPECT_TRUE(large_free(o[0]));
+}
+
 }  // namespace
