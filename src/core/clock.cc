@@ -267,8 +267,8 @@ void note_work() {
   if (!worked.load(order::relaxed)) worked.store(true, order::relaxed);  // relaxed: a mark
 }
 
-// What is dirty now goes next time, unless it is used until then. Rejected: to purge anything at once, by which a program
-// with 64 buffers of up to 1 MiB touched new pages at every turn.
+// What is dirty now goes next time, unless it is used until then. Rejected: to purge anything at once, by which a
+// program with 64 buffers of up to 1 MiB touched new pages at every turn.
 size_t second_chance(size_t excess, size_t most_bytes, unsigned worth_shift) {
   age_everything();
   if (excess <= kExcessMost && options.decay != 0) return 0;

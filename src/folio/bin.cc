@@ -381,7 +381,8 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
   PageChange change;
   for (unsigned i = 0; i < n; ++i) {
     Descriptor& d = *folios[i].descriptor;
-    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, change, function);
+    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, change,
+               function);
   }
 }
 

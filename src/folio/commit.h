@@ -2,8 +2,8 @@
 // taken: what is only reserved costs nothing.
 //
 // What is committed is never committed again, as that would undo a protection that the program has given its objects'
-// pages. So one thread at a time takes a step: it marks the word as busy. Nobody waits for it: others use what there is,
-// or look elsewhere. A thread that stops in a step for ever keeps what the chunk has not yet, nothing else.
+// pages. So one thread at a time takes a step: it marks the word as busy. Nobody waits for it: others use what there
+// is, or look elsewhere. A thread that stops in a step for ever keeps what the chunk has not yet, nothing else.
 #pragma once
 
 #include <stddef.h>

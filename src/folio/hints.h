@@ -61,7 +61,7 @@ struct HintBlock {
 };
 
 void raise_chunk(Descriptor& d, unsigned hint);
-void raise_new_chunk(Descriptor& d);  // that it is empty; its entry is written
+void raise_new_chunk(Descriptor& d);             // that it is empty; its entry is written
 void lower_chunk(Descriptor& d, unsigned hint);  // for a fullness class: unless a folio's hint is raised
 
 // A chunk of the block whose hint looks raised, the lowest at or after `from`, or null. Mends the summary.

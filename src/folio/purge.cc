@@ -49,7 +49,9 @@ Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
 
 void add_outside(Descriptor& d, Choice* choice) {
   const ChunkPages chunk(d);
-  const auto add = [&](unsigned w, uint64_t mask) { choice->words[w] |= mask & d.resident(w).load(order::relaxed); };  // relaxed: nobody uses it
+  const auto add = [&](unsigned w, uint64_t mask) {
+    choice->words[w] |= mask & d.resident(w).load(order::relaxed);  // relaxed: nobody uses these
+  };
   visit_words_of(Pages{0, chunk.in_use().first}, add);
   visit_words_of(Pages{chunk.in_use().end, chunk.count()}, add);
 }
@@ -94,12 +96,14 @@ size_t purge_run(Descriptor& d, Pages pages, PageChange& change, Left* left) {
     // Relaxed: the claim is held; the next taker comes after its release.
     d.aged(w).fetch_and(~mask, order::relaxed);
     if (!gone) return;
-    change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::relaxed) & mask));  // relaxed: as above
+    change.dirty -=
+        static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::relaxed) & mask));  // relaxed: as above
     // relaxed: as above
     change.resident -= static_cast<int>(popcount(d.resident(w).fetch_and(~mask, order::relaxed) & mask));
   });
   release(d, objects);
-  // Neighbours of the run, of which another object was given while one was claimed; of the run what came back meanwhile.
+  // Neighbours of the run, of which another object was given while one was claimed; of the run what came back
+  // meanwhile.
   mark_dirty(d, chunk.of(objects), change);
   return gone ? bytes : 0;
 }

@@ -18,9 +18,9 @@
 namespace folio {
 
 enum class PurgeWhich {
-  kAged,   // what was dirty at the last tick
+  kAged,  // what was dirty at the last tick
   kNow,   // all that is dirty now
-  kAll,    // and what was not marked so, as a thread may have stopped before it could
+  kAll,   // and what was not marked so, as a thread may have stopped before it could
 };
 
 // Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of

@@ -45,7 +45,8 @@ void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, V
 void set_resident(Descriptor& d, Pages pages, PageChange& change) {
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
     if ((mask & ~resident_in(d, w)) == 0) return;
-    change.resident += static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::relaxed)));  // relaxed: as there
+    change.resident +=
+        static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::relaxed)));  // relaxed: as there
   });
 }
 
@@ -152,8 +153,7 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
   if (fresh == 0) return;
   // relaxed: a guess; two that both do it do no harm
   const Backing backing = d.backing.load(order::relaxed);
-  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() &&
-      nothing_there(d)) {
+  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() && nothing_there(d)) {
     make_huge(d);
   }
   const int before = change.resident;
@@ -186,7 +186,8 @@ void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, unsigned
   });
   if (!any) return;
   const uint64_t run = low_mask(length) << at;
-  const uint64_t again = d.occupancy(chunk.info(), folio).load(order::seq_cst) & run;  // [page] seq_cst: the second look
+  const uint64_t again =
+      d.occupancy(chunk.info(), folio).load(order::seq_cst) & run;  // [page] seq_cst: the second look
   for (unsigned page = free.first; page < free.end; ++page) {
     const bool edge = page < inside.first || page >= inside.end;
     if ((edge || again != 0) && !is_free(d, chunk, page)) unmark_dirty(d, page, change);
@@ -237,7 +238,7 @@ uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned
 void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
   d.backing.store(Backing::kHuge, order::relaxed);  // relaxed: a hint
-  // [young] acq_rel: sees the header of the one before; pairs with itself.
+  // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
   Descriptor* const before = bins[index(d.bin)].young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
   const ChunkPages chunk(d);
@@ -261,7 +262,8 @@ void prepare_purge(Descriptor& d) {
   const Backing backing = d.backing.load(order::relaxed);  // relaxed: a hint
   if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
   if (backing == Backing::kHuge) os::refuse_huge_pages(d.chunk(), kChunkBytes);
-  d.backing.store(backing == Backing::kSmall ? Backing::kSmallPurged : Backing::kHugePurged, order::relaxed);  // relaxed: a hint
+  d.backing.store(backing == Backing::kSmall ? Backing::kSmallPurged : Backing::kHugePurged,
+                  order::relaxed);  // relaxed: a hint
 }
 
 }  // namespace folio

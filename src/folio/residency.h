@@ -1,22 +1,22 @@
-// Residency: which pages of a chunk are there, and which of these are free. Pages are counted from the chunk's start, in
-// the system's size; a page is free while no object that touches it, with however few bytes, is taken.
+// Residency: which pages of a chunk are there, and which of these are free. Pages are counted from the chunk's start,
+// in the system's size; a page is free while no object that touches it, with however few bytes, is taken.
 //
 // The occupancy words say which pages are free. Two marks say what a purge can give back, and the sums in
 // space/pages.h count them:
 //
-//   resident   set when an object that touches the page is taken; cleared by a purge, which holds all of these.
-//   dirty      resident and free. Set by who gives the last object of the page back, cleared by who takes the first:
+//   resident   set when an object that touches the page is taken; cleared by a purge, which holds all of these
+//   dirty      resident and free; set by who gives the last object of the page back, cleared by who takes the first
 //
 //     give: clear the object's bit; look whether the page is free; set the mark; look again, and clear it if not.
 //     take: set the object's bit; clear the mark if it is seen set.
 //
-//   "Look" against "seen" is a race on two words, as of hints (hints.h), and both sides are sequentially consistent: one
-//   of them sees the other. So with nothing in flight the marks are exact. A thread that stops between its two steps
-//   leaves a page unmarked, until somebody frees an object of it again, or a purge of everything looks; or marked, until
-//   a purge finds out.
+// "Look" against "seen" is a race on two words, as of hints (hints.h), and both sides are sequentially consistent: one of
+// them sees the other. So with nothing in flight the marks are exact. A thread that stops between its two steps leaves a
+// page unmarked, until somebody frees an object of it again, or a purge of everything looks; or marked, until a purge
+// finds out.
 //
-// Pages come by faults, one for each page, or several at once: by a touch ahead, or as a huge page. What comes so before
-// it is taken is dirty, as after a free.
+// Pages come by faults, one for each page, or several at once: by a touch ahead, or as a huge page. What comes so
+// before it is taken is dirty, as after a free.
 #pragma once
 
 #include <stddef.h>
@@ -67,7 +67,8 @@ class ChunkPages {
   Pages inside(Objects objects) const {
     const size_t from = first_ + size_t{objects.first} * info_.size, to = first_ + size_t{objects.end} * info_.size;
     const auto begin = static_cast<unsigned>((from + (size_t{1} << shift_) - 1) >> shift_);
-    const auto end = static_cast<unsigned>((objects.end == info_.objects ? to + (size_t{1} << shift_) - 1 : to) >> shift_);
+    const auto end =
+        static_cast<unsigned>((objects.end == info_.objects ? to + (size_t{1} << shift_) - 1 : to) >> shift_);
     return {begin, end > begin ? end : begin};
   }
   Pages in_use() const { return of({0, info_.objects}); }

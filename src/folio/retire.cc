@@ -38,14 +38,15 @@ bool leave(Descriptor& d) {
   PageChange change;
   const Pages all{0, chunk.count()};
   uint64_t resident = 0;
-  visit_words_of(all, [&](unsigned w, uint64_t) { resident |= d.resident(w).load(order::relaxed); });  // relaxed: as below
+  visit_words_of(all,
+                 [&](unsigned w, uint64_t) { resident |= d.resident(w).load(order::relaxed); });  // relaxed: as below
   prepare_purge(d);
   if (resident != 0 && !purge_pages(d.chunk(), kChunkBytes)) return false;
   visit_words_of(all, [&](unsigned w, uint64_t) {
     // Relaxed: the claim is held for good.
     change.resident -= static_cast<int>(popcount(d.resident(w).exchange(0, order::relaxed)));
     change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::relaxed)));  // relaxed: as above
-    d.aged(w).store(0, order::relaxed);                                                   // relaxed: as above
+    d.aged(w).store(0, order::relaxed);                                                  // relaxed: as above
   });
   return true;
 }
@@ -65,7 +66,7 @@ bool retire(Descriptor& d) {
   char* const chunk = d.chunk();
   Descriptor* self = &d;
   bins[index(d.bin)].young.compare_exchange(self, nullptr, order::relaxed);  // relaxed: its advice goes with it
-  bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
+  bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);                    // relaxed: about how many
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
   return_chunk(chunk);
   return true;

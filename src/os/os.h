@@ -45,8 +45,8 @@ bool unreserve(void* address, size_t bytes);
 // cannot (Linux before 5.14) or has none: some may be resident then.
 bool populate(void* address, size_t bytes);
 
-// Asks for huge pages in an aligned range from reserve(), when it is touched, or for none any more: what is there stays.
-// False if the kernel has none to give.
+// Asks for huge pages in an aligned range from reserve(), when it is touched, or for none any more: what is there
+// stays. False if the kernel has none to give.
 bool prefer_huge_pages(void* address, size_t bytes);
 void refuse_huge_pages(void* address, size_t bytes);
 

@@ -142,12 +142,12 @@ void limit_set(int64_t soft, int64_t hard) {
   const int64_t bulk = hard - limit_reserve(hard);
   const int64_t begins = hard == 0 ? soft : soft == 0 || soft > bulk ? bulk : soft;
   // Relaxed, all of them: who looks meanwhile sees some of the old ones.
-  limit_state.soft.store(soft, order::relaxed);                                       // relaxed: see above
-  limit_state.hard.store(hard, order::relaxed);                                       // relaxed: see above
-  limit_state.begins.store(begins, order::relaxed);                                   // relaxed: see above
+  limit_state.soft.store(soft, order::relaxed);                                             // relaxed: see above
+  limit_state.hard.store(hard, order::relaxed);                                             // relaxed: see above
+  limit_state.begins.store(begins, order::relaxed);                                         // relaxed: see above
   memory_room.most_small.store(hard == 0 ? MemoryRoom::kUnlimited : hard, order::relaxed);  // relaxed: see above
   memory_room.most_large.store(hard == 0 ? MemoryRoom::kUnlimited : bulk, order::relaxed);  // relaxed: see above
-  vain_held.store(0, order::relaxed);                                                 // relaxed: see above
+  vain_held.store(0, order::relaxed);                                                       // relaxed: see above
   limit_look();
 }
 

@@ -1,6 +1,6 @@
 // Retention: how much free memory may stay, and whether more than that is there. The stores count (space/pages.h) and
-// give back what they are asked for; that they shall, and how much, is decided from here, by core/clock.cc. What it means
-// to a user, and why, is in docs/memory.md.
+// give back what they are asked for; that they shall, and how much, is decided from here, by core/clock.cc. What it
+// means to a user, and why, is in docs/memory.md.
 #pragma once
 
 #include <stddef.h>

@@ -80,7 +80,8 @@ class Reader {
     const size_t hints = (folios + 63u) / 64u;
     uint64_t n = 0;
     for (size_t i = 0; i < folios; ++i) {
-      n += popcount(copied<uint64_t>(descriptor, layout_.descriptor_bytes + (3 * hints + 3 * layout_.page_words + i) * 8));
+      n += popcount(
+          copied<uint64_t>(descriptor, layout_.descriptor_bytes + (3 * hints + 3 * layout_.page_words + i) * 8));
     }
     return n;
   }

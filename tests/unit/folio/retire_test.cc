@@ -24,7 +24,8 @@ std::vector<void*> take(BinId bin, size_t n) {
   std::vector<void*> objects;
   void* some[kFolioObjects];
   while (objects.size() < n) {
-    const unsigned got = take_objects(bin, some, static_cast<unsigned>(std::min<size_t>(kFolioObjects, n - objects.size())));
+    const unsigned got =
+        take_objects(bin, some, static_cast<unsigned>(std::min<size_t>(kFolioObjects, n - objects.size())));
     if (got == 0) break;
     for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
     objects.insert(objects.end(), some, some + got);
@@ -47,11 +48,11 @@ unsigned chunks_of(BinId bin) {
   return n;
 }
 
-#define EXPECT_IN_CHILD(...)                                                  \
-  EXPECT_EQ(in_child([&] {                                                    \
-              __VA_ARGS__();                                                  \
-              return ::testing::Test::HasFailure() ? kFailed : kPassed;       \
-            }),                                                               \
+#define EXPECT_IN_CHILD(...)                                            \
+  EXPECT_EQ(in_child([&] {                                              \
+              __VA_ARGS__();                                            \
+              return ::testing::Test::HasFailure() ? kFailed : kPassed; \
+            }),                                                         \
             kPassed)
 
 TEST(Retire, EveryChunkOfWhichNothingIsTaken) {
