@@ -10,10 +10,10 @@
 //     give: clear the object's bit; look whether the page is free; set the mark; look again, and clear it if not.
 //     take: set the object's bit; clear the mark if it is seen set.
 //
-// "Look" against "seen" is a race on two words, as of hints (hints.h), and both sides are sequentially consistent: one of
-// them sees the other. So with nothing in flight the marks are exact. A thread that stops between its two steps leaves a
-// page unmarked, until somebody frees an object of it again, or a purge of everything looks; or marked, until a purge
-// finds out.
+// "Look" against "seen" is a race on two words, as of hints (hints.h), and both sides are sequentially consistent: one
+// of them sees the other. So with nothing in flight the marks are exact. A thread that stops between its two steps
+// leaves a page unmarked, until somebody frees an object of it again, or a purge of everything looks; or marked, until
+// a purge finds out.
 //
 // Pages come by faults, one for each page, or several at once: by a touch ahead, or as a huge page. What comes so
 // before it is taken is dirty, as after a free.

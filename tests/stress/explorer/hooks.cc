@@ -1,5 +1,6 @@
 // What the code under test calls: each atomic operation, and, from -fsanitize=thread, each plain access. The
 // sanitizer's own library is not linked.
+#include "os/os.h"
 #include "stress/explorer/explorer.h"
 
 using explorer::Machine;
@@ -43,7 +44,7 @@ void __tsan_vptr_update(void** p, void*) { Machine::access(p, sizeof p, true, WH
 // The compiler tells nothing of these.
 void* __real_memcpy(void* to, const void* from, size_t bytes);
 void* __real_memset(void* to, int value, size_t bytes);
-void* __real__ZN5folio2os7reserveEmm(size_t bytes, size_t alignment);
+void* __real__ZN5folio2os7reserveEmmNS0_9HugePagesE(size_t bytes, size_t alignment, folio::os::HugePages pages);
 bool __real__ZN5folio2os9unreserveEPvm(void* start, size_t bytes);
 bool __real__ZN5folio2os5purgeEPvm(void* start, size_t bytes);
 bool __real__ZN5folio2os6commitEPvm(void* start, size_t bytes);
@@ -57,9 +58,9 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
   Machine::access(to, bytes, true, WHERE);
   return __real_memset(to, value, bytes);
 }
-void* __wrap__ZN5folio2os7reserveEmm(size_t bytes, size_t alignment) {
+void* __wrap__ZN5folio2os7reserveEmmNS0_9HugePagesE(size_t bytes, size_t alignment, folio::os::HugePages pages) {
   void* const arena = Machine::reserve(bytes, alignment);
-  return arena != nullptr ? arena : __real__ZN5folio2os7reserveEmm(bytes, alignment);
+  return arena != nullptr ? arena : __real__ZN5folio2os7reserveEmmNS0_9HugePagesE(bytes, alignment, pages);
 }
 bool __wrap__ZN5folio2os9unreserveEPvm(void* start, size_t bytes) {
   if (explorer::keeps_address_space) return true;

@@ -137,10 +137,9 @@ TEST(Retire, BesideThreadsThatTakeAndGive) {
     threads.emplace_back([&] {
       while (!stop) purge_bins(PurgeWhich::kAll, ~size_t{0});
     });
-    for (unsigned i = 0; i < rounds(3000); ++i) retired += retire_free_chunks();
+    while (retired < rounds(500)) retired += retire_free_chunks();
     stop = true;
     for (auto& thread : threads) thread.join();
-    EXPECT_GT(retired.load(), 0u);
     EXPECT_TRUE(check_bin(bin_of(1000)));
     EXPECT_TRUE(check_bin(bin_of(16000)));
   });
