@@ -150,9 +150,9 @@ TEST(Ladder, LargeObjectsAreRefusedFirst) {
   EXPECT_GT(objects.size(), 50u);
   EXPECT_LE(held(), limits.hard());
   EXPECT_EQ(allocate(20 * kMiB), nullptr);
-  EXPECT_EQ(allocate_zeroed(100 * kKiB + kMiB), nullptr);
-  EXPECT_EQ(allocate_aligned(65536, kMiB, false), nullptr);
-  EXPECT_EQ(reallocate(objects[0], 1, 2 * kMiB, "realloc"), nullptr);
+  EXPECT_EQ(allocate_zeroed(2 * kMiB), nullptr);
+  EXPECT_EQ(allocate_aligned(65536, 2 * kMiB, false), nullptr);
+  EXPECT_EQ(reallocate(objects[0], 1, 3 * kMiB, "realloc"), nullptr);
   // Small ones still have the reserve.
   const size_t before = objects.size();
   for (unsigned i = 0; i < 1000; ++i) {
@@ -216,6 +216,8 @@ TEST(Ladder, HugeObjectsGrowByWhatIsMissing) {
 }
 
 TEST(Ladder, ALimitThatIsSetLaterGivesBackAtOnce) {
+  const SavedOptions saved;
+  options.dirty_floor = 1000;
   Burst burst;
   burst.make(3000, 40 * kMiB);
   burst.free_all();
