@@ -196,6 +196,9 @@ Descriptor* open_chunk(BinId bin) {
     return nullptr;
   }
   if (many) make_whole(*d);
+  const unsigned slot = window_slot(chunk);
+  // Relaxed: an index. Before the entry, so that nobody who stops here hides a chunk.
+  d->block->opened[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::relaxed);
   set_chunk(d->block->window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
   bins[index(bin)].chunks.fetch_add(1, order::relaxed);  // relaxed: as above
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
@@ -236,10 +239,26 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
 
 namespace {
 
-// Some of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
-// round while the bin grows by one chunk for each call; and not far apart, so that no call takes long.
+// The next of the bin's chunks from a place on, or null behind the last.
+Descriptor* next_chunk(BinId bin, HintBlock** block, unsigned* slot) {
+  while (*block != nullptr) {
+    while (*slot < kWindowChunks) {
+      // Relaxed: an index; chunk_in sees what is there.
+      const uint64_t rest = (*block)->opened[*slot / 64].load(order::relaxed) & ~low_mask(*slot % 64);
+      *slot = rest == 0 ? (*slot / 64 + 1) * 64 : *slot / 64 * 64 + lowest_bit(rest);
+      if (rest == 0) continue;
+      if (Descriptor* const d = chunk_in(**block, bin, (*slot)++)) return d;
+    }
+    *block = (*block)->next;
+    *slot = 0;
+  }
+  return nullptr;
+}
+
+// Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
+// round while the bin grows by one chunk for each call.
 void mend_next_chunks(BinId bin) {
-  constexpr unsigned kAtOnce = 2, kSlotsMost = 256;
+  constexpr unsigned kAtOnce = 2;
   Bin& b = bins[index(bin)];
   HintBlock* block = b.mend_block.load(order::acquire);  // [blocks] acquire: pairs with the store below
   unsigned slot = b.mend_slot.load(order::relaxed);      // relaxed: any chunk will do
@@ -247,15 +266,8 @@ void mend_next_chunks(BinId bin) {
     block = b.blocks.load(order::acquire);  // [blocks] acquire: pairs with block_for
     slot = 0;
   }
-  unsigned mended = 0;
-  for (unsigned looks = 0; block != nullptr && looks < kSlotsMost && mended < kAtOnce; ++looks) {
-    if (Descriptor* const d = chunk_in(*block, bin, slot)) {
-      mend_chunk(*d);
-      ++mended;
-    }
-    if (++slot < kWindowChunks) continue;
-    block = block->next;
-    slot = 0;
+  for (unsigned i = 0; i < kAtOnce; ++i) {
+    if (Descriptor* const d = next_chunk(bin, &block, &slot)) mend_chunk(*d);
   }
   b.mend_block.store(block, order::release);  // [blocks] release: passes on what the load of `blocks` saw
   b.mend_slot.store(slot, order::relaxed);    // relaxed: as above

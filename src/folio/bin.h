@@ -43,9 +43,12 @@ template <class Visit>
 void visit_chunks(BinId bin, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.
   for (HintBlock* block = bins[index(bin)].blocks.load(order::acquire); block != nullptr; block = block->next) {
-    for (unsigned slot = 0; slot < kWindowChunks; ++slot) {
-      Descriptor* const d = chunk_in(*block, bin, slot);
-      if (d != nullptr && !visit(*d)) return;
+    for (unsigned w = 0; w < kWindowChunks / 64; ++w) {
+      // Relaxed: an index; chunk_in sees what is there.
+      for (uint64_t rest = block->opened[w].load(order::relaxed); rest != 0; rest &= rest - 1) {
+        Descriptor* const d = chunk_in(*block, bin, w * 64 + lowest_bit(rest));
+        if (d != nullptr && !visit(*d)) return;
+      }
     }
   }
 }

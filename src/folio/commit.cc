@@ -33,13 +33,13 @@ size_t step_to(const Descriptor& d, size_t have, size_t end) {
 size_t committed_bytes(const Descriptor& d) { return bytes_in(d.committed.load(order::acquire)); }
 
 Commit commit_to(Descriptor& d, size_t end) {
-  uint16_t word = d.committed.load(order::acquire);  // [commit] acquire: as in committed_bytes
-  for (;;) {
+  uint16_t word;
+  do {
+    word = d.committed.load(order::acquire);  // [commit] acquire: as in committed_bytes
     if (end <= bytes_in(word)) return Commit::kDone;
     if ((word & kBusyMark) != 0) return Commit::kBusy;
     // [commit] acquire: after the step before; pairs with the store below.
-    if (d.committed.compare_exchange(word, word | kBusyMark, order::acquire)) break;
-  }
+  } while (!d.committed.compare_exchange(word, word | kBusyMark, order::acquire));
   const size_t have = bytes_in(word);
   size_t now = step_to(d, have, end);
   if (!commit_range(d, have, now)) now = commit_range(d, have, end) ? end : have;

@@ -58,6 +58,7 @@ struct HintBlock {
   Window* window;
   Word summary[kChunkHints];
   Word chunks[kChunkHints][kWindowChunks / 64];
+  Word opened[kWindowChunks / 64];  // chunks that the bin has here, or had
 };
 
 void raise_chunk(Descriptor& d, unsigned hint);

@@ -87,6 +87,7 @@ size_t purge_run(Descriptor& d, Pages pages, PageChange& change, Left* left) {
     for (unsigned page = pages.first; page < pages.end; ++page) {
       if (!is_free(d, page)) unmark_dirty(d, page, change);
     }
+    mark_dirty(d, chunk.of(objects), change);  // as below: some of it was claimed for a moment
     return 0;
   }
   const size_t page = os::page_bytes(), bytes = pages.count() * page;
@@ -96,10 +97,10 @@ size_t purge_run(Descriptor& d, Pages pages, PageChange& change, Left* left) {
     // Relaxed: the claim is held; the next taker comes after its release.
     d.aged(w).fetch_and(~mask, order::relaxed);
     if (!gone) return;
-    change.dirty -=
-        static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::relaxed) & mask));  // relaxed: as above
     // relaxed: as above
     change.resident -= static_cast<int>(popcount(d.resident(w).fetch_and(~mask, order::relaxed) & mask));
+    // [page] release: after the resident bits; pairs with set_marks.
+    change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::release) & mask));
   });
   release(d, objects);
   // Neighbours of the run, of which another object was given while one was claimed; of the run what came back
@@ -117,7 +118,7 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   const unsigned worth = is_huge && which == PurgeWhich::kAged && worth_shift > kBreakShift ? kBreakShift : worth_shift;
   const bool spare = choice.count < pages >> worth;
   // Of a huge page, what lies before the first object and behind the last one is resident too.
-  if (is_huge && choice.count != 0) add_outside(d, &choice);
+  if (choice.count != 0 || !is_huge) add_outside(d, &choice);
   // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
   const unsigned run_most = is_huge ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
   if (!spare && choice.count != 0) prepare_purge(d);
@@ -131,6 +132,7 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
     purged += purge_run(d, run, change, left);
     run = {0, 0};
   }
+  if (purged >= most_bytes) left->more = true;
   return purged;
 }
 

@@ -16,6 +16,9 @@ uint64_t bit_of(unsigned page) { return uint64_t{1} << page % 64; }
 // relaxed: the bits of a page change only for who has an object of it, or all of them, as a purge has
 uint64_t resident_in(Descriptor& d, unsigned word) { return d.resident(word).load(order::relaxed); }
 
+// [page] seq_cst: after the caller gave objects back; pairs with set_resident, of pages that nobody had.
+uint64_t seen_resident(Descriptor& d, unsigned word) { return d.resident(word).load(order::seq_cst); }
+
 bool nothing_there(Descriptor& d) {
   uint64_t any = 0;
   for (unsigned w = 0; w < kPageWords; ++w) any |= resident_in(d, w);
@@ -45,8 +48,8 @@ void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, V
 void set_resident(Descriptor& d, Pages pages, PageChange& change) {
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
     if ((mask & ~resident_in(d, w)) == 0) return;
-    change.resident +=
-        static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::relaxed)));  // relaxed: as there
+    // [page] seq_cst: of pages that nobody has, before the look whether they are free; pairs with seen_resident.
+    change.resident += static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::seq_cst)));
   });
 }
 
@@ -73,20 +76,36 @@ FOLIO_INLINE bool is_free(Descriptor& d, const ChunkPages& chunk, unsigned page)
 
 bool is_free(Descriptor& d, unsigned page) { return is_free(d, ChunkPages(d), page); }
 
+namespace {
+
+// Sets the marks of pages that looked free, and returns those that were not set, and whose pages are still there: a
+// purge clears the resident bits before the marks.
+uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change) {
+  // [page] seq_cst: a mark that was cleared beside this look is seen cleared; pairs with unmark_dirty.
+  const uint64_t mine = pages & seen_resident(d, w) & ~d.dirty(w).load(order::seq_cst);
+  if (mine == 0) return 0;
+  // [page] seq_cst: before the second look; pairs with note_taken and purge_run. [hint]: before the chunk's is read.
+  const uint64_t set = mine & ~d.dirty(w).fetch_or(mine, order::seq_cst);
+  const uint64_t gone = set & ~resident_in(d, w);
+  const uint64_t not_gone =
+      gone == 0 ? 0 : d.dirty(w).fetch_and(~gone, order::seq_cst) & gone;  // [page] seq_cst: as above
+  change.dirty += static_cast<int>(popcount(set)) - static_cast<int>(popcount(not_gone));
+  return set & ~gone;
+}
+
+}  // namespace
+
 void mark_dirty(Descriptor& d, Pages pages, PageChange& change) {
   const ChunkPages chunk(d);
   bool any = false;
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
     uint64_t free = 0;
-    // relaxed: who set the mark has raised the hint, or will
-    for (uint64_t rest = mask & resident_in(d, w) & ~d.dirty(w).load(order::relaxed); rest != 0; rest &= rest - 1) {
+    for (uint64_t rest = mask & seen_resident(d, w); rest != 0; rest &= rest - 1) {
       if (is_free(d, chunk, w * 64 + lowest_bit(rest))) free |= rest & -rest;
     }
-    if (free == 0) return;
-    // [page] seq_cst: before the second look; pairs with note_taken. [hint]: before the chunk's hint is read.
-    change.dirty += static_cast<int>(popcount(free & ~d.dirty(w).fetch_or(free, order::seq_cst)));
-    any = true;
-    for (uint64_t rest = free; rest != 0; rest &= rest - 1) {
+    const uint64_t marked = set_marks(d, w, free, change);
+    any = any || marked != 0;
+    for (uint64_t rest = marked; rest != 0; rest &= rest - 1) {
       const unsigned page = w * 64 + lowest_bit(rest);
       if (!is_free(d, chunk, page)) unmark_dirty(d, page, change);
     }
@@ -97,13 +116,11 @@ void mark_dirty(Descriptor& d, Pages pages, PageChange& change) {
 void unmark_dirty(Descriptor& d, unsigned page, PageChange& change) {
   Word& dirty = d.dirty(page / 64);
   const uint64_t bit = bit_of(page);
-  for (;;) {
-    // [page] seq_cst: before another look; pairs with clear_bits and the look that follows it.
+  do {
+    // [page] seq_cst: before another look; pairs with set_marks and the look that comes before it.
     if ((dirty.fetch_and(~bit, order::seq_cst) & bit) != 0) --change.dirty;
-    if ((resident_in(d, page / 64) & bit) == 0 || !is_free(d, page)) return;
-    if ((dirty.fetch_or(bit, order::seq_cst) & bit) == 0) ++change.dirty;  // [page] seq_cst: as in mark_dirty
-    if (is_free(d, page)) return;
-  }
+    if (!is_free(d, page) || set_marks(d, page / 64, bit, change) == 0) return;
+  } while (!is_free(d, page));
 }
 
 namespace {
@@ -176,14 +193,7 @@ void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, unsigned
   const bool high = pages.end > inside.end && !(shares_low && one) && is_free(d, chunk, pages.end - 1);
   const Pages free = {low ? pages.first : inside.first, high ? pages.end : inside.end};
   bool any = false;
-  visit_words_of(free, [&](unsigned w, uint64_t mask) {
-    // relaxed: who set the mark has raised the hint, or will
-    const uint64_t mine = mask & resident_in(d, w) & ~d.dirty(w).load(order::relaxed);
-    if (mine == 0) return;
-    // [page] seq_cst: before the second look; pairs with note_taken. [hint]: before the chunk's hint is read.
-    change.dirty += static_cast<int>(popcount(mine & ~d.dirty(w).fetch_or(mine, order::seq_cst)));
-    any = true;
-  });
+  visit_words_of(free, [&](unsigned w, uint64_t mask) { any |= set_marks(d, w, mask, change) != 0; });
   if (!any) return;
   const uint64_t run = low_mask(length) << at;
   const uint64_t again =

@@ -19,6 +19,9 @@ bool looks_free(Descriptor& d) {
 
 void release(Descriptor& d, unsigned folios) {
   for (unsigned folio = 0; folio < folios; ++folio) clear_bits(d, folio, d.valid(folio));
+  // What was given meanwhile beside what was claimed here.
+  PageChange change;
+  mark_dirty(d, ChunkPages(d).in_use(), change);
 }
 
 bool claim(Descriptor& d) {
