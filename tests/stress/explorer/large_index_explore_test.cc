@@ -18,7 +18,7 @@ constexpr size_t kUnlimited = ~size_t{0};
 // Two fields of one group, in which all is taken but for some live objects of the first, that can be freed.
 class IndexScenario {
  public:
-  static constexpr unsigned kLive = 2, kGranules = 8;
+  static constexpr unsigned kLive = 2, kGranules = 8, kStale = 20;
 
   IndexScenario() {
     begin_anew();
@@ -32,8 +32,11 @@ class IndexScenario {
         while (room(*f, n)) alloc_in(n);
       }
     }
-    // As low as can be: a search found nothing.
-    for (const Room r : {Room::kFree, Room::kReady}) look(r, 1);
+    // As low as can be, but for the first field and the group: who looks has something to lower.
+    for (const Room r : {Room::kFree, Room::kReady}) {
+      look(r, 1);
+      raise_room(*field_, r, kStale);
+    }
     world_.save();
     plan.reset = [this] { world_.reset(); };
     plan.verdict = [] { return large_check() ? "" : "large_check"; };
@@ -85,7 +88,7 @@ class IndexScenario {
 
 TEST(ExploreLargeIndex, RoomIsLoweredWhileItIsFreed) {
   IndexScenario s;
-  s.plan.threads = {s.free(0), s.look_for(Room::kFree, 1), s.free(1)};
+  s.plan.threads = {s.free(0), s.look_for(Room::kFree, 17), s.free(1)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: room is lowered while two give");
   IndexScenario two;
   two.plan.threads = {two.free(0), two.look_for(Room::kFree, 9), two.look_for(Room::kFree, 4)};
