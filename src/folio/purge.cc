@@ -122,6 +122,8 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
   const unsigned run_most = is_huge ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
   if (!spare && choice.count != 0) prepare_purge(d);
+  // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
+  if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
   size_t purged = 0;
   Pages run{0, 0};
   for (unsigned at = 0; at <= pages && !spare; ++at) {

@@ -13,7 +13,8 @@ constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the 
 
 constinit Atomic<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
-constinit Atomic<int64_t> stuck{0};  // what was dirty after so many
+constexpr int64_t kWaitLeast = int64_t{1} << 20;
+constinit Atomic<int64_t> wait_until{0};  // after so many: what must be dirty before the next one
 
 // Relaxed: estimates.
 int64_t live_bytes(int64_t dirty) {
@@ -53,7 +54,7 @@ void forget_recent_live() {
   most_live.store(live_resident(), order::relaxed);  // relaxed: see above
   regrown.store(0, order::relaxed);                  // relaxed: see above
   passes_in_vain.store(0, order::relaxed);           // relaxed: see above
-  stuck.store(0, order::relaxed);                    // relaxed: see above
+  wait_until.store(0, order::relaxed);               // relaxed: see above
 }
 
 void note_purged_to_bound() { purged_to.store(live_resident(), order::relaxed); }  // relaxed: see above
@@ -63,9 +64,9 @@ size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dir
 size_t dirty_over_bound() {
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
   const int64_t floor = options.dirty_floor << 20;
-  const int64_t can_go = dirty - stuck.load(order::relaxed);  // relaxed: an estimate
-  if (options.decay != 0 && can_go <= floor) return 0;
-  if (options.decay == 0) return can_go > 0 ? static_cast<size_t>(can_go) : 0;
+  if (dirty < wait_until.load(order::relaxed)) return 0;  // relaxed: an estimate
+  if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
+  if (dirty <= floor) return 0;
   // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
   const int64_t recent = raise(most_live, live);
@@ -75,15 +76,18 @@ size_t dirty_over_bound() {
   const int64_t large =
       least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live), kTolerated);
   const int64_t bound = most_of(most_of(large, 0) + most_of(floor, live / 4), floor + again);
-  const int64_t excess = can_go - bound;
+  const int64_t excess = dirty - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }
 
 void note_pass(bool in_vain) {
-  const unsigned passes = passes_in_vain.load(order::relaxed);                                 // relaxed: a hint
-  if (in_vain || passes != 0) passes_in_vain.store(in_vain ? passes + 1 : 0, order::relaxed);  // relaxed: as above
-  if (!in_vain || passes + 1 < kInVainMost) return;
-  stuck.store(page_counts.dirty.load(order::relaxed), order::relaxed);  // relaxed: estimates
+  // Relaxed, all of them: estimates.
+  const unsigned passes = in_vain ? passes_in_vain.load(order::relaxed) + 1 : 0;
+  passes_in_vain.store(passes, order::relaxed);  // relaxed: see above
+  if (passes < kInVainMost) return;
+  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
+  // relaxed: see above
+  wait_until.store(dirty + (dirty / 8 > kWaitLeast ? dirty / 8 : kWaitLeast), order::relaxed);
 }
 
 }  // namespace folio

@@ -39,8 +39,8 @@ void set_timekeeper(bool runs);
 bool timekeeper_runs();
 
 // After a pass of the program's calls over what may be purged. When some in a row were in vain, because the kernel
-// refused, or because what is free lies too far scattered to be worth it, what is dirty then does not count as over the
-// bound until the next tick.
+// refused, or because what is free lies too far scattered to be worth it, the next one waits until an eighth more is
+// dirty, or for the next tick.
 void note_pass(bool in_vain);
 
 }  // namespace folio
