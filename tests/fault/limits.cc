@@ -1,6 +1,7 @@
 // What happens when address space, mappings or a container's memory run out. One case a run, named on the command line
 // (check_limits.py runs them all, some under a limit that holds from exec on).
 #include <errno.h>
+#include <fcntl.h>
 #include <folio/folio.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -35,10 +36,13 @@ T opaque(T value) {
 }
 
 size_t address_space_bytes() {
-  FILE* file = fopen("/proc/self/statm", "r");
+  // Without a malloc: there may be nothing left for it.
+  char text[256] = {};
+  const int file = open("/proc/self/statm", O_RDONLY);
+  const ssize_t bytes = read(file, text, sizeof text - 1);
+  close(file);
   size_t pages = 0;
-  require(file != nullptr && fscanf(file, "%zu", &pages) == 1, "/proc/self/statm");
-  fclose(file);
+  require(bytes > 0 && sscanf(text, "%zu", &pages) == 1, "/proc/self/statm");
   return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
