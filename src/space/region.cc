@@ -34,13 +34,15 @@ char* borrow_chunk() {
 }  // namespace
 
 char* acquire_chunk() {
-  // Relaxed throughout: the word holds numbers only, and what they number is zero-filled address space.
+  // Relaxed: the word holds numbers only, and what they number is zero-filled address space. [region] acquire, where a
+  // chunk is carved: it may be one that has come back, which others have used; pairs with return_chunk.
   uint64_t now = region_cursor.load(order::relaxed);
   for (;;) {
     const uint64_t next = now >> 32, end = now & 0xffffffffu;
     if (next != end) {
       const uint64_t carved_on = pack(next + 1, end);
-      if (region_cursor.compare_exchange(now, carved_on, order::relaxed)) return carve(next);  // relaxed: see above
+      // [region] acquire: see above
+      if (region_cursor.compare_exchange(now, carved_on, order::acquire)) return carve(next);
       continue;
     }
     size_t bytes = region_reserved.load(order::relaxed);  // relaxed: a measure, not a limit
@@ -68,8 +70,8 @@ void return_chunk(char* chunk) {
   const uint64_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
   uint64_t now = region_cursor.load(order::relaxed);  // relaxed: numbers only, as in acquire_chunk
   while (now >> 32 == number + 1) {
-    if (region_cursor.compare_exchange(now, pack(number, now & 0xffffffffu), order::relaxed))
-      return;  // relaxed: as above
+    // [region] release: after whoever used the chunk; pairs with acquire_chunk.
+    if (region_cursor.compare_exchange(now, pack(number, now & 0xffffffffu), order::release)) return;
   }
   if (os::unreserve(chunk, kChunkBytes))
     region_reserved.fetch_sub(kChunkBytes, order::relaxed);  // relaxed: a statistic

@@ -77,7 +77,8 @@ bool __wrap__ZN5folio2os6commitEPvm(void* start, size_t bytes) {
   return __real__ZN5folio2os6commitEPvm(start, bytes);
 }
 
-// The guards of variables that a test initializes once.
+// The guards of variables that a test initializes once: on x86-64, on aarch64.
 char __tsan_atomic8_load(const volatile char* p, int) { return *p; }
+long __tsan_atomic64_load(const volatile long* p, int) { return *p; }
 
 }  // extern "C"
