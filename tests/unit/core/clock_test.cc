@@ -396,7 +396,7 @@ TEST_F(Clock, WhereTheHousekeeperDoesNotComeTheCallsTakeOver) {
 }
 
 TEST_F(Clock, ACopyOfTheProcessMayStartItsOwn) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer does not survive the raw call";
+  if (kSanitized || kEmulated) GTEST_SKIP() << "a sanitizer does not survive the raw call, nor an emulator";
   options.decay = 40;
   EXPECT_TRUE(holds_in_child([] {
     const OtherThread other;
