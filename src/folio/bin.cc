@@ -165,7 +165,7 @@ HintBlock* block_for(BinId bin, Window* window) {
 void make_whole(Descriptor& d) {
   if (commit_chunk(d) != Commit::kDone) return;
   if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
-  d.backing.store(Backing::kHugeWanted, order::relaxed);  // relaxed: published with the chunk
+  d.set_backing(Backing::kHugeWanted);
 }
 
 // All that a chunk needs, its header written. Null if there is no memory. What was made then serves the next one: the

@@ -54,7 +54,7 @@ struct Descriptor {
   char* first;       // the chunk's first object
   HintBlock* block;  // holds the chunk's own hints
   BinId bin;
-  Atomic<Backing> backing;  // relaxed, all who use it: a hint
+  Atomic<uint8_t> backing_word;
   // How far into the chunk, in kPageBytesLeast, objects can be used; what follows is address space only.
   Atomic<uint16_t> committed;
   uint32_t seal;  // of first and bin; a descriptor whose seal is broken was overwritten
@@ -66,6 +66,10 @@ struct Descriptor {
   }
 
   char* chunk() const { return chunk_start(first); }
+
+  // Relaxed, both: a hint.
+  Backing backing() const { return static_cast<Backing>(backing_word.load(order::relaxed)); }
+  void set_backing(Backing b) { backing_word.store(static_cast<uint8_t>(b), order::relaxed); }  // relaxed: see above
 
   const BinInfo& info() const { return info_of(bin); }
   bool sealed() const { return seal == seal_for(first, bin); }

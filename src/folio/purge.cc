@@ -19,7 +19,7 @@ struct Left {
 // them, and to split it costs the kernel 60 us.
 constexpr unsigned kBreakShift = 3;
 
-bool huge(const Descriptor& d) { return d.backing.load(order::relaxed) == Backing::kHuge; }  // relaxed: a hint
+bool huge(const Descriptor& d) { return d.backing() == Backing::kHuge; }
 
 // The pages of a chunk that a purge is to take, up to about a number of bytes; nothing is claimed yet.
 struct Choice {

@@ -169,7 +169,7 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
   });
   if (fresh == 0) return;
   // relaxed: a guess; two that both do it do no harm
-  const Backing backing = d.backing.load(order::relaxed);
+  const Backing backing = d.backing();
   if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() && nothing_there(d)) {
     make_huge(d);
   }
@@ -247,7 +247,7 @@ uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned
 
 void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
-  d.backing.store(Backing::kHuge, order::relaxed);  // relaxed: a hint
+  d.set_backing(Backing::kHuge);
   // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
   Descriptor* const before = bins[index(d.bin)].young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
@@ -269,11 +269,10 @@ void make_huge(Descriptor& d) {
 }
 
 void prepare_purge(Descriptor& d) {
-  const Backing backing = d.backing.load(order::relaxed);  // relaxed: a hint
+  const Backing backing = d.backing();
   if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
   if (backing == Backing::kHuge) os::refuse_huge_pages(d.chunk(), kChunkBytes);
-  d.backing.store(backing == Backing::kSmall ? Backing::kSmallPurged : Backing::kHugePurged,
-                  order::relaxed);  // relaxed: a hint
+  d.set_backing(backing == Backing::kSmall ? Backing::kSmallPurged : Backing::kHugePurged);
 }
 
 }  // namespace folio

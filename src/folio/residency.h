@@ -120,7 +120,7 @@ void make_huge(Descriptor& d);
 // Before anything of a chunk is purged.
 void prepare_purge(Descriptor& d);
 inline bool was_purged(const Descriptor& d) {
-  const Backing backing = d.backing.load(order::relaxed);  // relaxed: a hint
+  const Backing backing = d.backing();
   return backing == Backing::kSmallPurged || backing == Backing::kHugePurged;
 }
 

@@ -465,7 +465,7 @@ void files_below(const char* folder) { files_root = folder == nullptr ? "" : fol
 bool read_lines(const char* path, bool (*visit)(void* context, const char* line, size_t length), void* context) {
   const long file = open_file(path);
   if (file < 0) return false;
-  char buffer[512], line[kLineMost];
+  char buffer[512] = {}, line[kLineMost];
   size_t length = 0;
   bool more = true;
   long n;

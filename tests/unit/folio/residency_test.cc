@@ -28,7 +28,7 @@ size_t resident_pages(const char* start, size_t bytes) {
   return static_cast<size_t>(std::count_if(there.begin(), there.end(), [](unsigned char p) { return p & 1; }));
 }
 
-bool is_huge(const Descriptor& d) { return d.backing.load(order::relaxed) == Backing::kHuge; }
+bool is_huge(const Descriptor& d) { return d.backing() == Backing::kHuge; }
 
 size_t marked_pages(Descriptor& d) {
   size_t count = 0;
