@@ -154,11 +154,13 @@ bool note_mount(void* context, const char* text, size_t length) {
 }  // namespace
 
 int64_t number_in(const char* text, size_t length) {
-  constexpr int64_t kMost = int64_t{1} << 60;
-  int64_t n = 0;
+  constexpr uint64_t kMost = uint64_t{1} << 60;  // ten times that still is a number
+  uint64_t n = 0;
   size_t i = 0;
-  for (; i < length && text[i] >= '0' && text[i] <= '9' && n < kMost; ++i) n = n * 10 + (text[i] - '0');
-  return i == 0 || n >= kMost ? -1 : n;
+  for (; i < length && text[i] >= '0' && text[i] <= '9' && n < kMost; ++i) {
+    n = n * 10 + static_cast<uint64_t>(text[i] - '0');
+  }
+  return i == 0 || n >= kMost ? -1 : static_cast<int64_t>(n);
 }
 
 void find_memory_cgroup(MemoryCgroup* found) {
