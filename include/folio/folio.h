@@ -128,6 +128,7 @@ FOLIO_API bool folio_start_housekeeper(void);
 FOLIO_API bool folio_set_limit(size_t soft, size_t hard);
 
 /* How near memory is to a limit, Folio's own or the system's. */
+/* NOLINTBEGIN(readability-identifier-naming): as C names what it has no scope for */
 enum {
   FOLIO_LEVEL_CALM = 0,
   FOLIO_LEVEL_NEAR = 1,    /* 7/8 of the soft limit: no new huge pages */
@@ -135,6 +136,7 @@ enum {
   FOLIO_LEVEL_AT_SOFT = 3, /* the soft limit: what is free goes at once */
   FOLIO_LEVEL_AT_HARD = 4  /* large objects, or all, get no memory */
 };
+/* NOLINTEND(readability-identifier-naming) */
 
 typedef struct folio_limit {
   size_t struct_size; /* set by the caller to sizeof(folio_limit) */
