@@ -14,7 +14,7 @@ static char *fresh(void) { return (char *)opaque(malloc(size)); }
 
 static void *in_thread(void *(*body)(void *)) {
   pthread_t thread;
-  void *result;
+  void *result = NULL;
   require(pthread_create(&thread, NULL, body, NULL) == 0 && pthread_join(thread, &result) == 0, "thread");
   return result;
 }
