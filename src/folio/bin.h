@@ -73,9 +73,8 @@ struct Place {
 };
 Place place_of(const void* address);
 
-// Sets the bits `mask` of a folio; returns the word before. Clears them. Every change of an occupancy word but a
-// retirement's CAS(0, all) goes through these two, which raise the folio's hint where they changed its class to another one
-// with room.
+// Sets the bits `mask` of a folio; returns the word before. Clears them. Every change of an occupancy word goes through
+// these two, which raise the folio's hint where they changed its class to another one with room.
 uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask);
 struct Cleared {
   uint64_t bits;  // those that were set
