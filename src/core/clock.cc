@@ -250,9 +250,9 @@ void call_if_asleep() {
 }
 
 // Of a heap that is freed in random order what is left at last is what the CPU caches hold: 1 MiB of objects, each of
-// which keeps its page (a burst of 1 GiB left 8 % of it, 2.3 so; measured when it kept more than a page). Where most of what was live is gone, and
-// they may hold more than half of what is left, they are drained, and keep little until the next tick; then again when
-// half of that is gone. Returns whether they were.
+// which keeps its page. (A burst of 1 GiB left 8 % of it, 2.3 so; measured when each kept more than that.) Where most
+// of what was live is gone, and they may hold more than half of what is left, they are drained, and keep little until
+// the next tick; then again when half of that is gone. Returns whether they were.
 bool drain_what_pins() {
   const int64_t live = live_resident();
   // Relaxed: estimates.

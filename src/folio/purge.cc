@@ -47,6 +47,21 @@ Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
   return choice;
 }
 
+// The first run of chosen pages at or behind `from`, or its first `most`; {n, n} behind the last.
+Pages next_run(const Choice& choice, unsigned from, unsigned most) {
+  unsigned w = from / 64;
+  uint64_t rest = w < kPageWords ? choice.words[w] & ~low_mask(from % 64) : 0;
+  while (rest == 0 && ++w < kPageWords) rest = choice.words[w];
+  if (rest == 0) return {kPageWords * 64, kPageWords * 64};
+  const unsigned first = w * 64 + lowest_bit(rest);
+  unsigned end = first;
+  for (uint64_t after = 0; after == 0 && end / 64 < kPageWords && end < first + most;) {
+    after = ~choice.words[end / 64] >> end % 64;
+    end += after == 0 ? 64 - end % 64 : lowest_bit(after);
+  }
+  return {first, end < first + most ? end : first + most};
+}
+
 void add_outside(Descriptor& d, Choice* choice) {
   const ChunkPages chunk(d);
   const auto add = [&](unsigned w, uint64_t mask) {
@@ -122,14 +137,9 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
   size_t purged = 0;
-  Pages run{0, 0};
-  for (unsigned at = 0; at <= pages && !spare; ++at) {
-    const bool in = at < pages && (choice.words[at / 64] >> at % 64 & 1) != 0 && purged < most_bytes;
-    if (in && run.count() == 0) run = {at, at};
-    if (in) run.end = at + 1;
-    if (run.count() == 0 || (in && run.count() < run_most)) continue;
+  for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && purged < most_bytes;) {
     purged += purge_run(d, run, change, left);
-    run = {0, 0};
+    run = next_run(choice, run.end, run_most);
   }
   if (purged >= most_bytes) left->more = true;
   return purged;
