@@ -265,6 +265,9 @@ static const int ordinary_calls[] = {
     __NR_munmap,
     __NR_mprotect,
     __NR_madvise,
+#ifdef __NR_process_madvise
+    __NR_process_madvise,
+#endif
     __NR_mremap,
     __NR_rt_sigprocmask,
     __NR_futex,
