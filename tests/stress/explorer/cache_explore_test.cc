@@ -66,8 +66,6 @@ class CacheScenario {
   explicit CacheScenario(unsigned threads) : threads_(threads) {
     folio_test::cpu_of_thread = [] { return 0u; };  // they meet in one CPU cache
     begin_anew();
-    // Logical threads have one TLS: each would find the others' caches to be of threads that are gone.
-    world_.variable<bool>("_ZN5folio12_GLOBAL__N_17lookingE") = true;
     options.errors = kErrorsIgnore;  // an object given twice is found by the count
     plan_.reset = [this] {
       world_.reset();

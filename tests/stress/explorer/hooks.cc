@@ -77,6 +77,46 @@ bool __wrap__ZN5folio2os6commitEPvm(void* start, size_t bytes) {
   return __real__ZN5folio2os6commitEPvm(start, bytes);
 }
 
+unsigned __real__ZN5folio2os9peek_someEPKNS0_9PeekRangeEj(const folio::os::PeekRange* ranges, unsigned count);
+unsigned __wrap__ZN5folio2os9peek_someEPKNS0_9PeekRangeEj(const folio::os::PeekRange* ranges, unsigned count) {
+  for (unsigned i = 0; i < count; ++i) {
+    bool mapped = false;
+    if (!Machine::copy_storage(ranges[i].to, ranges[i].from, ranges[i].bytes, &mapped)) {
+      mapped = __real__ZN5folio2os9peek_someEPKNS0_9PeekRangeEj(&ranges[i], 1) == 1;
+    }
+    if (!mapped) return i;
+  }
+  return count;
+}
+folio::os::Answer __real__ZN5folio2os7word_isEPKPKvS2_(const void* const* word, const void* value);
+folio::os::Answer __wrap__ZN5folio2os7word_isEPKPKvS2_(const void* const* word, const void* value) {
+  const void* found = nullptr;
+  bool mapped = false;
+  if (!Machine::copy_storage(&found, word, sizeof found, &mapped)) {
+    return __real__ZN5folio2os7word_isEPKPKvS2_(word, value);
+  }
+  if (!mapped) return folio::os::Answer::kNotThere;
+  return found == value ? folio::os::Answer::kYes : folio::os::Answer::kOther;
+}
+folio::os::Answer __real__ZN5folio2os14copy_if_mappedEPvPKvm(void* to, const void* from, size_t bytes);
+folio::os::Answer __wrap__ZN5folio2os14copy_if_mappedEPvPKvm(void* to, const void* from, size_t bytes) {
+  bool mapped = false;
+  if (!Machine::copy_storage(to, from, bytes, &mapped)) {
+    return __real__ZN5folio2os14copy_if_mappedEPvPKvm(to, from, bytes);
+  }
+  return mapped ? folio::os::Answer::kYes : folio::os::Answer::kNotThere;
+}
+uint32_t __real__ZN5folio2os9thread_idEv();
+uint32_t __wrap__ZN5folio2os9thread_idEv() {
+  uint32_t id = 0;
+  return Machine::thread_id(&id) ? id : __real__ZN5folio2os9thread_idEv();
+}
+bool __real__ZN5folio2os13thread_existsEj(uint32_t id);
+bool __wrap__ZN5folio2os13thread_existsEj(uint32_t id) {
+  bool exists = false;
+  return Machine::thread_exists(id, &exists) ? exists : __real__ZN5folio2os13thread_existsEj(id);
+}
+
 // The guards of variables that a test initializes once: on x86-64, on aarch64.
 char __tsan_atomic8_load(const volatile char* p, int) { return *p; }
 long __tsan_atomic64_load(const volatile long* p, int) { return *p; }
