@@ -45,6 +45,18 @@ constexpr uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
   return low;
 }
 
+// Calls visit(word, mask, first bit) for the words of `count` bits from bit `from` of a row of words, in ascending
+// order, until it returns false.
+template <class Visit>
+constexpr void visit_words(unsigned from, unsigned count, Visit&& visit) {
+  while (count != 0) {
+    const unsigned bit = from % 64, length = 64 - bit < count ? 64 - bit : count;
+    if (!visit(from / 64, low_mask(length) << bit, from)) return;
+    from += length;
+    count -= length;
+  }
+}
+
 // Calls visit(first bit, length, mask) for the runs of set bits in a word, in pieces of at most `most`.
 template <class Visit>
 constexpr void visit_runs(uint64_t word, unsigned most, Visit&& visit) {

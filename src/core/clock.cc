@@ -250,9 +250,9 @@ void call_if_asleep() {
 }
 
 // Of a heap that is freed in random order what is left at last is what the CPU caches hold: 1 MiB of objects, each of
-// which keeps its folio's pages (a burst of 1 GiB left 8 % of it, 2.3 so). Where most of what was live is gone, and
-// they may hold more than half of what is left, they are drained, and keep little until the next tick; then again when
-// half of that is gone. Returns whether they were.
+// which keeps its page. (A burst of 1 GiB left 8 % of it, 2.3 so; measured when each kept more than that.) Where most
+// of what was live is gone, and they may hold more than half of what is left, they are drained, and keep little until
+// the next tick; then again when half of that is gone. Returns whether they were.
 bool drain_what_pins() {
   const int64_t live = live_resident();
   // Relaxed: estimates.
@@ -281,7 +281,7 @@ FOLIO_NOINLINE void keep_bound() {
   size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   if (drain_what_pins()) excess = learn_excess();
-  // In steps, larger the further it has got: 62 frees of scattered objects can empty as many folios.
+  // In steps, larger the further it has got: 62 frees of scattered objects can free as many pages.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t wanted = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   const size_t most = options.decay == 0 ? excess : wanted;  // without decay, all of it by the call that frees

@@ -17,6 +17,7 @@
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/pages.h"
+#include "space/region.h"
 
 namespace folio {
 
@@ -39,8 +40,9 @@ void* allocate_in_larger_bin(BinId bin) {
   return nullptr;
 }
 
-// Where address space is short: chunks that hold nothing but what the caches have give theirs back.
-bool give_back_chunks() {
+// Where address space is short for so many bytes: chunks that hold nothing but what the caches have give theirs back.
+bool give_back_chunks(size_t size) {
+  if (size > region_bytes()) return false;
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
   cpu_caches_trim(true);
   depot_trim(true);
@@ -51,7 +53,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (size > PTRDIFF_MAX) return out_of_memory();
   HugeBlock* block = huge_alloc(size, alignment);
   if (block == nullptr && ladder_make_room_for_large(size, "malloc")) block = huge_alloc(size, alignment);
-  if (block == nullptr && give_back_chunks()) block = huge_alloc(size, alignment);
+  if (block == nullptr && give_back_chunks(size)) block = huge_alloc(size, alignment);
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kChunkBytes;
@@ -81,7 +83,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && give_back_chunks()) object = large_alloc(size, alignment, zeroed);
+  if (object == nullptr && give_back_chunks(size)) object = large_alloc(size, alignment, zeroed);
   clock_after_large_call();
   return object == nullptr ? out_of_memory() : object;
 }
@@ -98,7 +100,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
     object = nullptr;
   }
   if (object == nullptr && ladder_make_room("malloc") && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
-  if (object == nullptr && give_back_chunks() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
+  if (object == nullptr && give_back_chunks(kChunkBytes) && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
   if (object == nullptr) object = allocate_in_larger_bin(bin);
   if (object == nullptr && huge_unmap_free() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
   clock_after_slow_call();

@@ -150,6 +150,7 @@ HintBlock* block_for(BinId bin, Window* window) {
   auto* block = static_cast<HintBlock*>(metadata_alloc(sizeof(HintBlock)));
   if (block == nullptr) return nullptr;
   block->window = window;
+  block->bin = bin;
   do {
     block->next = first;
     // [blocks] release: publishes window and next; pairs with the loads of `blocks`. Two threads may each add a block
@@ -239,15 +240,15 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
 
 namespace {
 
-// The next of the bin's chunks from a place on, or null behind the last.
-Descriptor* next_chunk(BinId bin, HintBlock** block, unsigned* slot) {
+// The next of a bin's chunks from a place on, or null behind the last.
+Descriptor* next_chunk(HintBlock** block, unsigned* slot) {
   while (*block != nullptr) {
     while (*slot < kWindowChunks) {
       // Relaxed: an index; chunk_in sees what is there.
       const uint64_t rest = (*block)->opened[*slot / 64].load(order::relaxed) & ~low_mask(*slot % 64);
       *slot = rest == 0 ? (*slot / 64 + 1) * 64 : *slot / 64 * 64 + lowest_bit(rest);
       if (rest == 0) continue;
-      if (Descriptor* const d = chunk_in(**block, bin, (*slot)++)) return d;
+      if (Descriptor* const d = chunk_in(**block, (*slot)++)) return d;
     }
     *block = (*block)->next;
     *slot = 0;
@@ -267,7 +268,7 @@ void mend_next_chunks(BinId bin) {
     slot = 0;
   }
   for (unsigned i = 0; i < kAtOnce; ++i) {
-    if (Descriptor* const d = next_chunk(bin, &block, &slot)) mend_chunk(*d);
+    if (Descriptor* const d = next_chunk(&block, &slot)) mend_chunk(*d);
   }
   b.mend_block.store(block, order::release);  // [blocks] release: passes on what the load of `blocks` saw
   b.mend_slot.store(slot, order::relaxed);    // relaxed: as above

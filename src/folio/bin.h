@@ -30,14 +30,6 @@ struct alignas(64) Bin {
 };
 extern Bin bins[kBins];
 
-// The bin's chunk at a place of its window, or null.
-inline Descriptor* chunk_in(const HintBlock& block, BinId bin, unsigned slot) {
-  if (chunk_code(block.window->chunk(slot)) != index(bin)) return nullptr;
-  // [descriptor] acquire: pairs with set_chunk.
-  auto* d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
-  return d != nullptr && d->block == &block ? d : nullptr;
-}
-
 // Calls visit(descriptor) for each open chunk of the bin until it returns false.
 template <class Visit>
 void visit_chunks(BinId bin, Visit&& visit) {
@@ -46,7 +38,7 @@ void visit_chunks(BinId bin, Visit&& visit) {
     for (unsigned w = 0; w < kWindowChunks / 64; ++w) {
       // Relaxed: an index; chunk_in sees what is there.
       for (uint64_t rest = block->opened[w].load(order::relaxed); rest != 0; rest &= rest - 1) {
-        Descriptor* const d = chunk_in(*block, bin, w * 64 + lowest_bit(rest));
+        Descriptor* const d = chunk_in(*block, w * 64 + lowest_bit(rest));
         if (d != nullptr && !visit(*d)) return;
       }
     }
@@ -81,9 +73,8 @@ struct Place {
 };
 Place place_of(const void* address);
 
-// Sets the bits `mask` of a folio; returns the word before. Clears them. Every change of an occupancy word but a
-// purge's CAS(0, all) goes through these two, which raise the folio's hint where they changed its class to another one
-// with room.
+// Sets the bits `mask` of a folio; returns the word before. Clears them. Every change of an occupancy word goes through
+// these two, which raise the folio's hint where they changed its class to another one with room.
 uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask);
 struct Cleared {
   uint64_t bits;  // those that were set

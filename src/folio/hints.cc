@@ -43,9 +43,9 @@ void lower_chunk(Descriptor& d, unsigned hint) {
   lower_bit(d.block->chunks[hint][slot / 64], uint64_t{1} << slot % 64);
   if (hint != kDirty && find_folio(d, static_cast<Fullness>(hint)) >= 0) raise_chunk(d, hint);
   // Where the chunk has been retired meanwhile, the bit may be another one's.
-  // [descriptor] acquire: pairs with set_chunk; a new one's hint comes before this or after the bit was lowered.
-  auto* const now = static_cast<Descriptor*>(d.block->window->descriptor[slot].load(order::acquire));
-  if (now != &d && now != nullptr && now->block == d.block) raise_chunk(*now, hint);
+  // A new one's hint comes before this or after the bit was lowered.
+  Descriptor* const now = chunk_in(*d.block, slot);
+  if (now != nullptr && now != &d) raise_chunk(*now, hint);
 }
 
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from) {
@@ -60,14 +60,11 @@ Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from) {
     const uint64_t bits = w == from / 64 ? all & ~low_mask(from % 64) : all;
     if (bits != 0) {
       const unsigned slot = w * 64 + lowest_bit(bits);
-      // [descriptor] acquire: pairs with set_chunk, which came before the hint.
-      auto* d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
-      if (d != nullptr && d->block == &block) return d;
+      if (Descriptor* const d = chunk_in(block, slot)) return d;
       // The chunk has been retired, and may be another bin's by now.
       lower_bit(chunks, uint64_t{1} << slot % 64);
-      // [descriptor] acquire: the second look; raise_new_chunk came before, and its chunk is seen, or comes after.
-      d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
-      if (d != nullptr && d->block == &block) raise_chunk(*d, hint);
+      // The second look: raise_new_chunk came before, and its chunk is seen, or comes after.
+      if (Descriptor* const d = chunk_in(block, slot)) raise_chunk(*d, hint);
       from = slot + 1;
       first = from / 64;
       continue;

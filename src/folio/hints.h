@@ -54,12 +54,22 @@ inline constexpr unsigned kDirty = 3;
 inline constexpr unsigned kChunkHints = 4;
 
 struct HintBlock {
-  HintBlock* next;  // written before the block is published
+  HintBlock* next;  // written before the block is published, as the next two
   Window* window;
+  BinId bin;
   Word summary[kChunkHints];
   Word chunks[kChunkHints][kWindowChunks / 64];
   Word opened[kWindowChunks / 64];  // chunks that the bin has here, or had
 };
+
+// The chunk at a place of the window, or null if it is not one of the block's bin, or was described by another block.
+inline Descriptor* chunk_in(const HintBlock& block, unsigned slot) {
+  // The code first: what has another one, or none, may have been a chunk of the bin and be anybody's by now.
+  if (chunk_code(block.window->chunk(slot)) != index(block.bin)) return nullptr;
+  // [descriptor] acquire: pairs with set_chunk.
+  auto* d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
+  return d != nullptr && d->block == &block ? d : nullptr;
+}
 
 void raise_chunk(Descriptor& d, unsigned hint);
 void raise_new_chunk(Descriptor& d);             // that it is empty; its entry is written

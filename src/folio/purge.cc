@@ -47,6 +47,21 @@ Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
   return choice;
 }
 
+// The first run of chosen pages at or behind `from`, or its first `most`; {n, n} behind the last.
+Pages next_run(const Choice& choice, unsigned from, unsigned most) {
+  unsigned w = from / 64;
+  uint64_t rest = w < kPageWords ? choice.words[w] & ~low_mask(from % 64) : 0;
+  while (rest == 0 && ++w < kPageWords) rest = choice.words[w];
+  if (rest == 0) return {kPageWords * 64, kPageWords * 64};
+  const unsigned first = w * 64 + lowest_bit(rest);
+  unsigned end = first;
+  for (uint64_t after = 0; after == 0 && end / 64 < kPageWords && end < first + most;) {
+    after = ~choice.words[end / 64] >> end % 64;
+    end += after == 0 ? 64 - end % 64 : lowest_bit(after);
+  }
+  return {first, end < first + most ? end : first + most};
+}
+
 void add_outside(Descriptor& d, Choice* choice) {
   const ChunkPages chunk(d);
   const auto add = [&](unsigned w, uint64_t mask) {
@@ -56,38 +71,38 @@ void add_outside(Descriptor& d, Choice* choice) {
   visit_words_of(Pages{chunk.in_use().end, chunk.count()}, add);
 }
 
-void release(Descriptor& d, Objects objects) {
+}  // namespace
+
+void release_objects(Descriptor& d, Objects objects, PageChange& change) {
   visit_words_of(objects, [&](unsigned folio, uint64_t mask) { clear_bits(d, folio, mask); });
+  mark_dirty(d, ChunkPages(d).of(objects), change);
 }
 
-// Takes every object that touches the pages; false if one is taken. Nobody waits: takers look elsewhere.
-bool claim(Descriptor& d, Objects objects) {
+bool claim_objects(Descriptor& d, Objects objects, PageChange& change) {
   bool mine = true;
-  unsigned end = objects.first;
-  visit_words_of(objects, [&](unsigned folio, uint64_t mask) {
-    if (!mine) return;
+  visit_words(objects.first, objects.end - objects.first, [&](unsigned folio, uint64_t mask, unsigned first) {
     const uint64_t before = set_bits(d, folio, mask);
-    if ((before & mask) != 0) {
-      clear_bits(d, folio, mask & ~before);
-      mine = false;
-      return;
-    }
-    end = folio * kFolioObjects + highest_bit(mask) + 1;
+    mine = (before & mask) == 0;
+    if (mine) return true;
+    clear_bits(d, folio, mask & ~before);
+    mark_dirty(d, ChunkPages(d).of({first, first + popcount(mask)}), change);
+    release_objects(d, {objects.first, first}, change);
+    return false;
   });
-  if (!mine) release(d, {objects.first, end});
   return mine;
 }
+
+namespace {
 
 // Purges pages that looked free. Returns bytes; 0 if somebody was faster, or if the kernel refused.
 size_t purge_run(Descriptor& d, Pages pages, PageChange& change, Left* left) {
   const ChunkPages chunk(d);
   const Objects objects = chunk.on(pages);
-  if (!claim(d, objects)) {
+  if (!claim_objects(d, objects, change)) {
     left->more = true;
     for (unsigned page = pages.first; page < pages.end; ++page) {
       if (!is_free(d, page)) unmark_dirty(d, page, change);
     }
-    mark_dirty(d, chunk.of(objects), change);  // as below: some of it was claimed for a moment
     return 0;
   }
   const size_t page = os::page_bytes(), bytes = pages.count() * page;
@@ -102,10 +117,7 @@ size_t purge_run(Descriptor& d, Pages pages, PageChange& change, Left* left) {
     // [page] release: after the resident bits; pairs with set_marks.
     change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::release) & mask));
   });
-  release(d, objects);
-  // Neighbours of the run, of which another object was given while one was claimed; of the run what came back
-  // meanwhile.
-  mark_dirty(d, chunk.of(objects), change);
+  release_objects(d, objects, change);
   return gone ? bytes : 0;
 }
 
@@ -125,14 +137,9 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
   size_t purged = 0;
-  Pages run{0, 0};
-  for (unsigned at = 0; at <= pages && !spare; ++at) {
-    const bool in = at < pages && (choice.words[at / 64] >> at % 64 & 1) != 0 && purged < most_bytes;
-    if (in && run.count() == 0) run = {at, at};
-    if (in) run.end = at + 1;
-    if (run.count() == 0 || (in && run.count() < run_most)) continue;
+  for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && purged < most_bytes;) {
     purged += purge_run(d, run, change, left);
-    run = {0, 0};
+    run = next_run(choice, run.end, run_most);
   }
   if (purged >= most_bytes) left->more = true;
   return purged;

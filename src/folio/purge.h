@@ -1,11 +1,11 @@
 // Purge: giving the physical pages of free objects back to the kernel.
 //
-//   claim    take what is free: CAS(0, all) for each folio of a unit of small objects, fetch_or of the free bits of a
-//            folio of large ones. Nothing can be taken meanwhile, and nobody waits: takers look elsewhere.
-//   purge    madvise the whole pages inside; clear their resident bits.
-//   give     fetch_and the claim away, raise the hints.
+//   claim    take every object that touches a run of dirty pages: fetch_or, word by word. If one was taken, give them
+//            back. Nothing of the run can be taken meanwhile, and nobody waits: takers look elsewhere.
+//   purge    madvise the pages; clear their resident bits.
+//   give     fetch_and the claim away, raise the hints; mark what else has become free meanwhile.
 //
-// A thread that stops between claim and give keeps that unit from the others, nothing else.
+// A thread that stops between claim and give keeps that run from the others, nothing else.
 //
 // Decay: a tick purges what the tick before had marked as aged, and marks what is free and resident now; taking clears
 // the mark. So pages go between one and two ticks after they were freed.
@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "config/size_classes.h"
+#include "folio/residency.h"
 
 namespace folio {
 
@@ -29,6 +30,11 @@ size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kC
 // Pages that are free here and there cost a system call each: too dear for the program's own calls, while they are few.
 // They go at a tick.
 inline constexpr unsigned kWorthACall = 2;
+
+// Takes all of these objects, or none; false if one of them is taken.
+bool claim_objects(Descriptor& d, Objects objects, PageChange& change);
+// Gives them back, and marks pages of which others were given meanwhile.
+void release_objects(Descriptor& d, Objects objects, PageChange& change);
 
 // Lets the next purge try again what the kernel refused, all of it.
 void retry_refused();

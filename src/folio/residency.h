@@ -37,14 +37,14 @@ struct Objects {
   unsigned first, end;
 };
 
-// Calls visit(word's number, mask) for the words of a range of bits.
+// Calls visit(word's number, mask) for the words of a range.
 template <class Range, class Visit>
 void visit_words_of(Range range, Visit&& visit) {
-  for (unsigned at = range.first; at < range.end;) {
-    const unsigned bit = at % 64, rest = range.end - at, length = rest < 64 - bit ? rest : 64 - bit;
-    visit(at / 64, low_mask(length) << bit);
-    at += length;
-  }
+  visit_words(range.first, range.end > range.first ? range.end - range.first : 0,
+              [&](unsigned w, uint64_t mask, unsigned) {
+                visit(w, mask);
+                return true;
+              });
 }
 
 // Which pages objects touch, and the other way round.

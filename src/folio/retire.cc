@@ -2,6 +2,7 @@
 
 #include "folio/bin.h"
 #include "folio/commit.h"
+#include "folio/purge.h"
 #include "folio/residency.h"
 #include "space/pages.h"
 #include "space/region.h"
@@ -17,29 +18,8 @@ bool looks_free(Descriptor& d) {
   return true;
 }
 
-void release(Descriptor& d, unsigned folios) {
-  for (unsigned folio = 0; folio < folios; ++folio) clear_bits(d, folio, d.valid(folio));
-  // What was given meanwhile beside what was claimed here.
-  PageChange change;
-  mark_dirty(d, ChunkPages(d).in_use(), change);
-}
-
-bool claim(Descriptor& d) {
-  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
-    uint64_t empty = 0;
-    // [object] acquire: what the last owners wrote came before; pairs with clear_bits.
-    if (!d.occupancy(folio).compare_exchange(empty, d.valid(folio), order::acquire)) {
-      release(d, folio);
-      return false;
-    }
-  }
-  return true;
-}
-
-bool leave(Descriptor& d) {
-  const ChunkPages chunk(d);
-  PageChange change;
-  const Pages all{0, chunk.count()};
+bool leave(Descriptor& d, PageChange& change) {
+  const Pages all{0, ChunkPages(d).count()};
   uint64_t resident = 0;
   visit_words_of(all,
                  [&](unsigned w, uint64_t) { resident |= d.resident(w).load(order::relaxed); });  // relaxed: as below
@@ -57,12 +37,14 @@ bool leave(Descriptor& d) {
 bool retire(Descriptor& d) {
   if (!looks_free(d)) return false;
   if (!close_commit(d)) return false;
-  if (!claim(d)) {
+  const Objects all{0, d.info().objects};
+  PageChange change;
+  if (!claim_objects(d, all, change)) {
     open_commit(d);
     return false;
   }
-  if (!leave(d)) {
-    release(d, d.info().folios);
+  if (!leave(d, change)) {
+    release_objects(d, all, change);
     open_commit(d);
     return false;
   }

@@ -196,13 +196,17 @@ char* large_lend_chunk() {
 }
 
 bool large_take_back_chunk(char* chunk) {
-  if (chunk_code(chunk) != kCodeLarge) return false;
-  auto* f = static_cast<Field*>(descriptor_at(chunk));
-  const unsigned g = granule_of(*f, chunk);
-  const unsigned granules = granules_in(f->entry(g).load(order::relaxed));  // relaxed: the caller owns it
-  f->entry(g).store(0, order::relaxed);                                     // relaxed: the occupancy orders it
-  clear(*f, g, granules);
-  return true;
+  // What was lent has a bin's entries, or none: its field is found by the address.
+  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    if (chunk < f->base || chunk >= granule_at(*f, f->granules)) continue;
+    set_chunk(window_of(chunk), chunk, f, kCodeLarge);
+    const unsigned g = granule_of(*f, chunk);
+    const unsigned granules = granules_in(f->entry(g).load(order::relaxed));  // relaxed: the caller owns it
+    f->entry(g).store(0, order::relaxed);                                     // relaxed: the occupancy orders it
+    clear(*f, g, granules);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace folio

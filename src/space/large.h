@@ -9,8 +9,7 @@
 //   aged        which of these were free when the word was last freed in, or before; all, if that is older than the
 //               last large_age().
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
-//   entry[g]    not 0: a live object starts in granule g, or one that is parked (neither bit), or a chunk that was lent
-//               for good.
+//   entry[g]    not 0: in granule g starts a live object, or one that is parked (neither bit), or a chunk that was lent.
 //               | live : 1 | lent : 1 | 0 : 8 | cache lines from the granule : 6 | granules : 16 |
 //
 //   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all
@@ -91,8 +90,10 @@ inline Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [
 void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
 
 // A chunk for a bin out of a field, where address space is short: zero-filled once it is committed. Null if there is
-// none. It is lent for good, but for one that could not be opened: false if the chunk is not of a field.
+// none.
 char* large_lend_chunk();
+// Of which nothing is live or resident any more, and which has no entry as a bin's; its entries are the field's again.
+// False if the chunk is not of a field. Looks at every field: only where address space is short.
 bool large_take_back_chunk(char* chunk);
 
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.

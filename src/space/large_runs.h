@@ -18,17 +18,6 @@ inline int64_t bytes_in(unsigned granules) { return int64_t{granules} << kGranul
 // Where pages are larger than granules, objects are whole pages.
 unsigned granules_a_page();
 
-// Calls visit(word, mask, first granule) for the words of a run, in ascending order, until it returns false.
-template <class Visit>
-void visit_words(unsigned from, unsigned count, Visit&& visit) {
-  while (count != 0) {
-    const unsigned bit = from % 64, length = 64 - bit < count ? 64 - bit : count;
-    if (!visit(from / 64, low_mask(length) << bit, from)) return;
-    from += length;
-    count -= length;
-  }
-}
-
 inline uint64_t free_in(Field& f, unsigned w) {
   // [hint] seq_cst: this may be the second look after a hint was lowered; pairs with clear.
   return ~f.occupancy(w).load(order::seq_cst);

@@ -16,16 +16,23 @@ class Hints : public ::testing::Test {
   Hints() : window_(std::make_unique<Window>()), block_(std::make_unique<HintBlock>()) {
     window_->number = 3;
     block_->window = window_.get();
+    block_->bin = small_;
+    EXPECT_TRUE(chunk_table_open(window_->chunk(0), kWindowChunks * kChunkBytes));
+  }
+
+  ~Hints() override {
+    for (unsigned slot = 0; slot < kWindowChunks; ++slot) set_chunk(window_.get(), window_->chunk(slot), nullptr, 0);
   }
 
   Descriptor& open(unsigned slot, BinId bin) {
+    block_->bin = bin;
     descriptors_.emplace_back(Descriptor::bytes_for(bin) / sizeof(uint64_t));
     auto* d = reinterpret_cast<Descriptor*>(descriptors_.back().data());
     d->first = window_->chunk(slot);
     d->block = block_.get();
     d->bin = bin;
     d->seal = Descriptor::seal_for(d->first, bin);
-    window_->descriptor[slot].store(d, order::relaxed);
+    set_chunk(window_.get(), d->first, d, index(bin));
     return *d;
   }
 

@@ -10,6 +10,7 @@
 #include "folio/purge.h"
 #include "folio/residency.h"
 #include "os/os.h"
+#include "space/large.h"
 #include "space/region.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
@@ -143,6 +144,48 @@ TEST(Retire, BesideThreadsThatTakeAndGive) {
     for (auto& thread : threads) thread.join();
     EXPECT_TRUE(check_bin(bin_of(1000)));
     EXPECT_TRUE(check_bin(bin_of(16000)));
+  });
+}
+
+// Where address space is short, chunks are lent by fields of large objects, and go back there.
+TEST(Retire, AChunkThatAFieldHasLentIsTheFieldsAgain) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  EXPECT_IN_CHILD([] {
+    std::vector<char*> large;
+    while (large_stats().reserved < 2 * kFieldBytesMost) {
+      large.push_back(static_cast<char*>(large_alloc(kLargeMost, 64, false)));
+    }
+    const uint64_t reserved = large_stats().reserved;
+    const BinId bin = bin_of(1000);
+    std::vector<void*> objects(reserved / 1000);  // no more memory is needed
+    large.reserve(reserved / kMiB);
+    ASSERT_TRUE(limit_address_space(0));
+    for (char* object : large) ASSERT_TRUE(large_free(object));
+    size_t n = 0;
+    while (unsigned got = take_objects(bin, &objects[n], kFolioObjects)) {
+      for (const size_t end = n + got; n < end; ++n) memset(objects[n], 1, 1000);
+    }
+    objects.resize(n);
+    const size_t chunks = chunks_of(bin);
+    ASSERT_GT(chunks * kChunkBytes, reserved * 9 / 10);
+    give(bin, objects);
+    EXPECT_EQ(retire_free_chunks(), chunks);
+    EXPECT_TRUE(large_check());
+    for (void* object : objects) {
+      ASSERT_EQ(chunk_code(object), kCodeLarge);
+      ASSERT_FALSE(large_free(object));
+    }
+    // All of it is the fields' again, and zero.
+    large.clear();
+    while (void* object = large_alloc(kMiB, 64, true)) large.push_back(static_cast<char*>(object));
+    EXPECT_GT(large.size(), 2 * kFieldBytesMost / (kMiB + kGranuleBytes) * 9 / 10);
+    for (char* object : large) {
+      ASSERT_TRUE(all_zero(object, kMiB));
+      memset(object, 1, kMiB);
+    }
+    for (char* object : large) ASSERT_TRUE(large_free(object));
+    EXPECT_TRUE(large_check());
+    EXPECT_EQ(large_stats().reserved, reserved);
   });
 }
 
