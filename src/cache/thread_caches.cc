@@ -107,6 +107,8 @@ void thread_caches_after_fork(bool alone) {
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     if (c == thread_state.cache) {
       c->thread.store(os::thread_id(), order::relaxed);  // relaxed: this thread's own
+      // Who was looking for its thread just then did not come along. Relaxed: its owner was set before the fork.
+      c->tops.store(&thread_tops, order::relaxed);
       ++left;
       continue;
     }

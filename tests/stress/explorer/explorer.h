@@ -104,6 +104,8 @@ class Machine {
   // prepares, `turn` for the thread itself: a point, which conflicts with all that looks at another thread.
   enum class Life : uint64_t { kRuns, kGone, kUnmapped };
   void set_life(unsigned i, Life life) { first_life_[i] = static_cast<uint64_t>(life); }
+  bool lives(unsigned i) const { return (life_[i] & 3) == static_cast<uint64_t>(Life::kRuns); }
+  void now_is(unsigned i, Life life) { life_[i] = (life_[i] & ~uint64_t{3}) | static_cast<uint64_t>(life); }
   void turn(Life life);
   void live_anew();
   const folio::ThreadTops* tops_of(unsigned i) const { return threads_[i].storage.tops; }
@@ -112,6 +114,8 @@ class Machine {
   // One execution. kCut: the chooser gave it up; kOverrun: it took more than kStepsMost points.
   End run(const Plan& plan, Chooser& chooser);
 
+  // All of them stop when the execution has come by so many points. 0: they do not.
+  void stop_all(uint64_t at) { stop_all_at_ = at; }
   // Thread `i` stops forever when it comes to its point number `at` (from 1 on). 0: it does not.
   void stop(unsigned i, uint64_t at) { stop_at_[i] = at; }
   bool finished(unsigned i) const { return threads_[i].finished; }
@@ -226,7 +230,7 @@ class Machine {
   unsigned count_ = 0;
   unsigned current_ = kNobody;
   uint32_t enabled_ = 0;
-  uint64_t stop_at_[kThreadsMost] = {};
+  uint64_t stop_at_[kThreadsMost] = {}, stop_all_at_ = 0;
   bool running_ = false;
   End end_ = End::kWhole;
   unsigned stale_reads_ = 0;
@@ -254,6 +258,9 @@ class Ghost {
 
 // For a scenario: the kernel unmaps nothing.
 inline bool keeps_address_space = false;
+
+// What was reported as misuse since a scenario's reset.
+inline unsigned misuses = 0;
 
 // Outside an execution: called before each atomic operation.
 inline void (*outside_point)() = nullptr;

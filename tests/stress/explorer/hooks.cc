@@ -1,6 +1,7 @@
 // What the code under test calls: each atomic operation, and, from -fsanitize=thread, each plain access. The
 // sanitizer's own library is not linked.
 #include "os/os.h"
+#include "os/report.h"
 #include "stress/explorer/explorer.h"
 
 using explorer::Machine;
@@ -115,6 +116,12 @@ bool __real__ZN5folio2os13thread_existsEj(uint32_t id);
 bool __wrap__ZN5folio2os13thread_existsEj(uint32_t id) {
   bool exists = false;
   return Machine::thread_exists(id, &exists) ? exists : __real__ZN5folio2os13thread_existsEj(id);
+}
+
+void __real__ZN5folio13report_misuseERNS_4TextEPKc(folio::Text& line, const char* anchor);
+void __wrap__ZN5folio13report_misuseERNS_4TextEPKc(folio::Text& line, const char* anchor) {
+  ++explorer::misuses;
+  __real__ZN5folio13report_misuseERNS_4TextEPKc(line, anchor);
 }
 
 // The guards of variables that a test initializes once: on x86-64, on aarch64.

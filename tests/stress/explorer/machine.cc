@@ -353,6 +353,10 @@ void Machine::at_point() {
   Thread& t = threads_[current_];
   ++t.points;
   if (t.points == stop_at_[current_]) return leave();
+  if (stop_all_at_ != 0 && steps_ >= stop_all_at_) {
+    enabled_ = 0;
+    return leave();
+  }
   if (trace_.size() >= kStepsMost) {
     end_ = End::kOverrun;
     return pass(current_, kNobody);

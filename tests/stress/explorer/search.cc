@@ -348,6 +348,32 @@ Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions, uint64_
   return outcome;
 }
 
+Outcome fork_anywhere(Machine& machine, const Plan& plan, unsigned preemptions, uint64_t random) {
+  Outcome outcome;
+  machine.set_points(Machine::Points::kWrites);
+  learn(machine, plan, outcome);
+  bool came_by = true;
+  for (uint64_t at = 1; came_by && outcome.failure.empty(); at += at < 300 ? 1 : at / 50) {
+    machine.stop_all(at);
+    came_by = false;
+    const auto run = [&](Chooser& chooser) {
+      const bool sound = try_one(machine, plan, chooser, outcome);
+      came_by = came_by || machine.steps() >= at;
+      return sound;
+    };
+    DepthFirst paths(preemptions, 0);
+    for (unsigned n = 0; n < kStopMost && run(paths) && (machine.learned() || paths.next()); ++n) {
+      if (machine.learned()) paths = DepthFirst(preemptions, 0);
+    }
+    for (uint64_t seed = 0; seed < random && outcome.failure.empty(); ++seed) {
+      RandomWalk walk(at * random + seed);
+      run(walk);
+    }
+  }
+  machine.stop_all(0);
+  return outcome;
+}
+
 // For tests/stress/explorer/explore.py: a line of its table.
 static void write_result(const Outcome& outcome, const char* what) {
   const char* const path = getenv("FOLIO_EXPLORE_RESULTS");
