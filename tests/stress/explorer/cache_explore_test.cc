@@ -80,6 +80,23 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
   s.expect_sound("trim, put, get", {.executions = 4000, .random = 500});
 }
 
+// What is pushed while it is trimmed is drained, or stays for the next one.
+TEST(ExploreCache, TrimAgainstPushers) {
+  CacheScenario s(3);
+  depot_set_shared();
+  Magazine* bundles[3];
+  for (Magazine*& bundle : bundles) {
+    bundle = make_magazine(s.bin, 3);
+    bundle->set_bundle_length(1);
+  }
+  depot_push(s.bin, bundles[2], bundle_bytes(s.bin, bundles[2]), "explorer");
+  s.thread([] { depot_trim(true); });
+  for (unsigned i = 0; i < 2; ++i) {
+    s.thread([&s, bundle = bundles[i]] { depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer"); });
+  }
+  s.expect_sound("depot: trim, push, push");
+}
+
 // Threads that do not cache the bin: one object at a time.
 TEST(ExploreCache, OneByOne) {
   CacheScenario s(3);

@@ -258,6 +258,8 @@ class Ghost {
 
 // For a scenario: the kernel unmaps nothing.
 inline bool keeps_address_space = false;
+// And has no address space to give.
+inline bool no_address_space = false;
 
 // What was reported as misuse since a scenario's reset.
 inline unsigned misuses = 0;

@@ -60,6 +60,7 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
   return __real_memset(to, value, bytes);
 }
 void* __wrap__ZN5folio2os7reserveEmmNS0_9HugePagesE(size_t bytes, size_t alignment, folio::os::HugePages pages) {
+  if (explorer::no_address_space) return nullptr;
   void* const arena = Machine::reserve(bytes, alignment);
   return arena != nullptr ? arena : __real__ZN5folio2os7reserveEmmNS0_9HugePagesE(bytes, alignment, pages);
 }

@@ -336,6 +336,9 @@ class HugeScenario {
   Body allocate(unsigned thread) {
     return [this, thread] { got_[thread] = huge_alloc(kBytes, 1); };
   }
+  Body resize(unsigned block, size_t bytes) {
+    return [this, block, bytes] { huge_resize(blocks_[block], bytes); };
+  }
   HugeBlock*& got(unsigned thread) { return got_[thread]; }
 
   Machine machine;
@@ -418,6 +421,31 @@ TEST(VanishHuge, FreeAllocatePurge) {
   s.most_lost = 3;
   s.plan.threads = {s.free(0), s.allocate(0), [] { huge_purge(true, ~size_t{0}); }};
   expect_sound(vanish(s.machine, s.plan), "huge: free, allocate, purge, one of which vanishes");
+}
+
+// A fork at each step of the others: the child allocates and frees with what is left.
+TEST(ForkHuge, FreeAllocatePurgeResize) {
+  for (const bool resizes : {false, true}) {
+    HugeScenario s;
+    s.most_lost = 3;
+    s.plan.threads = {s.free(0), s.allocate(0)};
+    if (resizes) {
+      s.plan.threads.push_back(s.resize(1, HugeScenario::kBytes + 5000));
+    } else {
+      s.plan.threads.push_back([] { huge_purge(true, ~size_t{0}); });
+    }
+    const auto sound = s.plan.verdict;
+    s.plan.verdict = [&s, sound]() -> std::string {
+      s.allocate(1)();
+      HugeBlock*& mine = s.got(1);
+      if (mine == nullptr || mine == s.got(0)) return "the child has no block of its own";
+      if (!huge_free(mine)) return "the child's block is not live";
+      mine = nullptr;
+      return sound();
+    };
+    expect_sound(fork_anywhere(s.machine, s.plan), resizes ? "fork: while huge objects are freed, taken and resized"
+                                                           : "fork: while huge objects are freed, taken and purged");
+  }
 }
 
 // A program that orders its calls: whoever gets the pointer frees what it points to.
