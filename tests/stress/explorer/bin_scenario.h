@@ -19,7 +19,8 @@ enum class Act {
   kTakeAny,  // the same, opening a chunk where none has room
   kGive,     // `count` of the objects of folio `folio` that the shape left taken
   kGiveOwn,  // all that this thread took
-  kPurge,    // all that can go
+  kPurge,     // all that is dirty
+  kPurgeAll,  // and what was not marked so
   kTick,     // what the decay clock does to a bin: purge what is aged, mark what is free
 };
 
@@ -33,6 +34,7 @@ inline Op take_any(unsigned count) { return {Act::kTakeAny, count}; }
 inline Op give(unsigned folio, unsigned count) { return {Act::kGive, count, folio}; }
 inline Op give_own() { return {Act::kGiveOwn}; }
 inline Op purge() { return {Act::kPurge}; }
+inline Op purge_all() { return {Act::kPurgeAll}; }
 inline Op tick() { return {Act::kTick}; }
 
 struct Objects {
@@ -182,6 +184,9 @@ class BinScenario {
         break;
       }
       case Act::kPurge:
+        folio::purge_bins(folio::PurgeWhich::kNow, ~size_t{0});
+        break;
+      case Act::kPurgeAll:
         folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});
         break;
       case Act::kTick:

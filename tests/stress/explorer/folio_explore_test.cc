@@ -61,6 +61,7 @@ TEST(ExploreFolio, StaleHints) {
 TEST(ExploreFolio, PurgeAgainstTakeAndGive) {
   expect_bin_sound("purge, take", kFolioUnits, {0, 0}, {{purge()}, {take(1)}, {take(1)}}, {.executions = 4000});
   expect_bin_sound("purge, give", kFolioUnits, {1, 0}, {{purge()}, {give(0, 1)}});
+  expect_bin_sound("purge also of what is not marked, give", kFolioUnits, {1, 0}, {{purge_all()}, {give(0, 1)}});
   expect_bin_sound("purge, give, take", kFolioUnits, {2, 1}, {{purge()}, {give(0, 2), give(1, 1)}, {take(1)}},
                    {.executions = 4000});
   expect_bin_sound("purge, purge, give", kFolioUnits, {1, 0}, {{purge()}, {purge()}, {give(0, 1)}},
