@@ -62,6 +62,16 @@ def burst(name: str, *arguments: str) -> Case:
     return Case(name, "burst", list(arguments), figures, ["bytes=128m", "idle=2"])
 
 
+def survivors(name: str, *arguments: str) -> Case:
+    figures = [
+        Figure("freed_by_pages", "resident at once", "x live pages"),
+        Figure("rested_by_pages", "at rest", "x live pages"),
+        Figure("faults_again", "faults when it comes again", ""),
+        TIME,
+    ]
+    return Case(name, "survivors", list(arguments), figures, ["bytes=32m", "rest_ms=0"])
+
+
 def malloc_test(name: str, *arguments: str) -> Case:
     return Case(name, "malloc_test", list(arguments), [SPEED, PEAK], ["objects=3000000"])
 
@@ -202,6 +212,11 @@ CASES = [
             TIME,
         ],
         ["bytes=32m", "rest=0"],
+    ),
+    *(
+        survivors(f"survivors {size} B, one in {every}, {which}", f"size={size}", f"every={every}", *arguments)
+        for size, every in [(200, 64), (1000, 64), (1000, 4), (8000, 4)]
+        for which, arguments in [("malloc_trim", ["trim=1", "rest_ms=0"]), ("4 threads", ["threads=4"])]
     ),
     Case(
         "thread churn",

@@ -8,6 +8,7 @@
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/ladder.h"
+#include "folio/collapse.h"
 #include "os/os.h"
 #include "policy/retain.h"
 #include "space/housekeeper.h"
@@ -191,7 +192,7 @@ bool keep_time() {
     next_tick.store(due, order::relaxed);  // relaxed: a time
     // Relaxed: a mark. Cleared before the tick, so that what is freed beside it keeps the housekeeper awake.
     const bool used = worked.exchange(false, order::relaxed);
-    const bool busy = tick(kUnlimited) || used;
+    const bool ticked = tick(kUnlimited), more = collapse_dense_chunks(), busy = ticked || more || used;
     idle = busy ? 0 : idle + 1;
   }
   return true;

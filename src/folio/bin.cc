@@ -238,9 +238,6 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
   return take_open(bin, objects, want, zero, &why);
 }
 
-namespace {
-
-// The next of a bin's chunks from a place on, or null behind the last.
 Descriptor* next_chunk(HintBlock** block, unsigned* slot) {
   while (*block != nullptr) {
     while (*slot < kWindowChunks) {
@@ -255,6 +252,8 @@ Descriptor* next_chunk(HintBlock** block, unsigned* slot) {
   }
   return nullptr;
 }
+
+namespace {
 
 // Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
 // round while the bin grows by one chunk for each call.

@@ -45,6 +45,9 @@ void visit_chunks(BinId bin, Visit&& visit) {
   }
 }
 
+// The next of a bin's chunks from a place on, which moves behind it; null behind the last one, *block too.
+Descriptor* next_chunk(HintBlock** block, unsigned* slot);
+
 // Takes up to `want` (1 to 64) objects, in ascending order where they come from one folio. Returns how many; 0 only
 // when there is no memory. *zero, where given, says whether the first one's pages are known to read as zero.
 unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero = nullptr);

@@ -11,13 +11,9 @@ constexpr size_t kStepLeast = size_t{64} << 10;
 
 size_t bytes_in(uint16_t word) { return size_t{word & ~unsigned{kBusyMark}} * kPageBytesLeast; }
 
-// From `from`, which is how far it is, to `to`. With the last step comes what lies before the first object, so that
-// neighbours' mappings merge.
-bool commit_range(Descriptor& d, size_t from, size_t to) {
-  const auto first = static_cast<size_t>(d.first - d.chunk());
-  if (to != kChunkBytes) return os::commit(d.chunk() + (from == 0 ? first : from), to - (from == 0 ? first : from));
-  return (from == 0 || os::commit(d.chunk(), first)) && os::commit(d.chunk() + from, to - from);
-}
+// From the chunk's start on, though the first object lies behind it: so each step's mapping merges with the one before,
+// and the chunk is one mapping, as a huge page wants it. (Two that were touched apart never merge.)
+bool commit_range(Descriptor& d, size_t from, size_t to) { return os::commit(d.chunk() + from, to - from); }
 
 // As much again as the chunk has comes with it, so that it takes few steps.
 size_t step_to(const Descriptor& d, size_t have, size_t end) {

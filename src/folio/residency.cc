@@ -268,6 +268,13 @@ void make_huge(Descriptor& d) {
   raise_chunk(d, kDirty);
 }
 
+void note_whole(Descriptor& d) {
+  const ChunkPages chunk(d);
+  PageChange change;
+  set_resident(d, {0, chunk.count()}, change);
+  mark_dirty(d, chunk.in_use(), change);
+}
+
 void prepare_purge(Descriptor& d) {
   const Backing backing = d.backing();
   if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;

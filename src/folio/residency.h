@@ -117,6 +117,8 @@ void unmark_dirty(Descriptor& d, unsigned page, PageChange& change);
 // such chunk would have a mapping of its own, and the kernel's collector of huge pages (khugepaged) would bring back
 // what is purged.
 void make_huge(Descriptor& d);
+// All pages of a chunk have come at once, beside those that were there.
+void note_whole(Descriptor& d);
 // Before anything of a chunk is purged.
 void prepare_purge(Descriptor& d);
 inline bool was_purged(const Descriptor& d) {

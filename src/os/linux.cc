@@ -103,6 +103,39 @@ bool prefer_huge_pages(void* address, size_t bytes) {
 
 void refuse_huge_pages(void* address, size_t bytes) { call(SYS_madvise, address, bytes, MADV_NOHUGEPAGE); }
 
+bool collapse(void* address, size_t bytes) {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, which the headers of older systems lack
+  if (!prefer_huge_pages(address, bytes)) return false;
+  const bool done = !failed(call(SYS_madvise, address, bytes, kCollapse));
+  refuse_huge_pages(address, bytes);  // what is there stays huge
+  return done;
+}
+
+namespace {
+
+// Faults of this thread that took no input.
+long faults() {
+  rusage usage{};
+  return failed(call(SYS_getrusage, RUSAGE_THREAD, &usage)) ? 0 : usage.ru_minflt;
+}
+
+}  // namespace
+
+bool huge_pages_come() {
+  constexpr unsigned kTouched = 8;
+  auto* const tried = static_cast<volatile char*>(reserve(kChunkBytes, kChunkBytes));
+  if (tried == nullptr) return false;
+  auto* const start = const_cast<char*>(tried);
+  bool come = false;
+  if (commit(start, kChunkBytes) && prefer_huge_pages(start, kChunkBytes)) {
+    const long before = faults();
+    for (unsigned i = 0; i < kTouched; ++i) tried[i * (kChunkBytes / kTouched)] = 1;
+    come = faults() - before == 1;
+  }
+  unreserve(start, kChunkBytes);
+  return come;
+}
+
 bool purge(void* address, size_t bytes) {
   // Not MADV_FREE: it leaves resident memory looking high until the kernel needs it, which users take for a leak.
   return !failed(call(SYS_madvise, address, bytes, MADV_DONTNEED));

@@ -50,6 +50,15 @@ bool populate(void* address, size_t bytes);
 bool prefer_huge_pages(void* address, size_t bytes);
 void refuse_huge_pages(void* address, size_t bytes);
 
+// Makes a huge page of each aligned part of a committed range from reserve(), at once: what is there is copied, what is
+// not becomes zero-filled memory. Who touches it meanwhile waits, a fraction of a millisecond each. False if the kernel
+// cannot (Linux before 6.1), or has none to give.
+bool collapse(void* address, size_t bytes);
+
+// Whether memory that asks for it comes as huge pages just now: by the system's setting, the process's, and what there
+// is. It is tried out on a mapping of its own, as the setting can be read from a file only.
+bool huge_pages_come();
+
 // Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
 bool purge(void* address, size_t bytes);
 

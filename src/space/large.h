@@ -9,7 +9,7 @@
 //   aged        which of these were free when the word was last freed in, or before; all, if that is older than the
 //               last large_age().
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
-//   entry[g]    not 0: in granule g starts a live object, or one that is parked (neither bit), or a chunk that was lent.
+//   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
 //               | live : 1 | lent : 1 | 0 : 8 | cache lines from the granule : 6 | granules : 16 |
 //
 //   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all

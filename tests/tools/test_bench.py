@@ -127,6 +127,7 @@ SMALL = {
     "realloc_growth": ["elements=100000", "vectors=8"],
     "calloc_arrays": ["ops=10"],
     "fragmentation": ["bytes=4m", "rest=0"],
+    "survivors": ["bytes=4m", "rest_ms=0", "trim=1"],
     "thread_churn": ["threads=50"],
     "false_sharing": ["rounds=20", "writes=1000"],
     "burst_idle": ["bytes=4m", "bursts=1", "idle_ms=0"],

@@ -448,4 +448,22 @@ TEST_F(Clock, AHousekeeperKeepsTheBoundLongBeforeATick) {
   }));
 }
 
+TEST_F(Clock, AHousekeeperMakesHugePagesOfWhatIsDense) {
+  if (!os::huge_pages_come() || kEmulated) GTEST_SKIP() << "no huge pages here";
+  options.decay = 40;
+  options.housekeeper = kHousekeeperOn;
+  EXPECT_TRUE(holds_in_child([] {
+    const BinId bin = bin_of(100);
+    std::vector<void*> objects;
+    for (unsigned i = 0; i < info_of(bin).objects; ++i) objects.push_back(memset(alloc(100), 1, 100));
+    Descriptor& d = *place_of(objects[objects.size() / 2]).descriptor;
+    char* const probe = static_cast<char*>(os::reserve(kChunkBytes, kChunkBytes));
+    EXPECT_TRUE(os::commit(probe, kChunkBytes));
+    *probe = 1;
+    if (!os::collapse(probe, kChunkBytes)) return;  // Linux before 6.1
+    clock_start_housekeeper_if_on();
+    EXPECT_TRUE(comes_true([&] { return d.backing() == Backing::kHuge; }));
+  }));
+}
+
 }  // namespace

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +62,28 @@ std::string mapping_rights(const void* address) {
 TEST(Os, PageBytes) {
   EXPECT_EQ(os::page_bytes(), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   EXPECT_GE(os::page_bytes(), kPageBytesLeast);
+}
+
+TEST(Os, CollapseKeepsWhatIsThereAndTheAdvice) {
+  const Reserved space(4 << 20, 2 << 20);
+  ASSERT_NE(space.at(), nullptr);
+  ASSERT_TRUE(os::commit(space.at(), 4 << 20));
+  for (size_t at = 0; at < 2 << 20; at += 2 * page) space.at()[at] = 3;
+  if (!os::collapse(space.at(), 2 << 20)) GTEST_SKIP() << "Linux before 6.1, or no huge pages";
+  for (size_t at = 0; at < 2 << 20; at += page) ASSERT_EQ(space.at()[at], at % (2 * page) == 0 ? 3 : 0);
+  EXPECT_NE(mapping_flags(space.at()).find(" nh "), std::string::npos) << "khugepaged leaves it alone";
+  EXPECT_EQ(mapping_flags(space.at()), mapping_flags(space.at() + (2 << 20)));
+}
+
+TEST(Os, HugePagesComeWhereTheSettingSaysSo) {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string setting;
+  if (kEmulated || !std::getline(file, setting)) GTEST_SKIP() << "nobody knows";
+  if (setting.find("[never]") != std::string::npos) EXPECT_FALSE(os::huge_pages_come());
+  // There may be none left on a full machine.
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  EXPECT_FALSE(os::huge_pages_come());
+  prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
 }
 
 TEST(Os, ReserveAlignsAndZeroes) {

@@ -1,0 +1,184 @@
+#include "folio/collapse.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "config/options.h"
+#include "folio/bin.h"
+#include "folio/purge.h"
+#include "folio/residency.h"
+#include "os/os.h"
+#include "unit/child.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const BinId bin = bin_of(100);
+
+// Bytes in huge pages in the mappings that touch the chunk.
+size_t huge_bytes(const char* chunk) {
+  std::ifstream smaps("/proc/self/smaps");
+  bool inside = false;
+  size_t kib, sum = 0;
+  for (std::string line; std::getline(smaps, line);) {
+    uintptr_t from, to;
+    if (sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) {
+      inside = from < reinterpret_cast<uintptr_t>(chunk + kChunkBytes) && reinterpret_cast<uintptr_t>(chunk) < to;
+    }
+    if (inside && sscanf(line.c_str(), "AnonHugePages: %zu kB", &kib) == 1) sum += kib * kKiB;
+  }
+  return sum;
+}
+
+std::vector<void*> take(size_t n) {
+  std::vector<void*> objects;
+  void* some[kFolioObjects];
+  while (objects.size() < n) {
+    const unsigned got =
+        take_objects(bin, some, static_cast<unsigned>(std::min<size_t>(kFolioObjects, n - objects.size())));
+    if (got == 0) break;
+    for (unsigned i = 0; i < got; ++i) memset(some[i], 7, 100);
+    objects.insert(objects.end(), some, some + got);
+  }
+  return objects;
+}
+
+void give(std::vector<void*> objects) {
+  for (size_t i = 0; i < objects.size(); i += kFolioObjects) {
+    give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(kFolioObjects, objects.size() - i)), "test");
+  }
+}
+
+// All that waits, in as many calls as it takes.
+void collapse_all() {
+  while (collapse_dense_chunks()) {
+  }
+}
+
+bool can_collapse() {
+  if (!os::huge_pages_come() || os::page_bytes() != 4096) return false;
+  auto* const probe = static_cast<char*>(os::reserve(kChunkBytes, kChunkBytes));
+  if (!os::commit(probe, kChunkBytes)) return false;
+  *probe = 1;
+  return os::collapse(probe, kChunkBytes);
+}
+
+// In a child, so that no test finds another one's chunks.
+#define EXPECT_IN_CHILD(...)                                                          \
+  do {                                                                                \
+    const int result = in_child([&] {                                                 \
+      if (!can_collapse()) return kCannot;                                            \
+      __VA_ARGS__();                                                                  \
+      return ::testing::Test::HasFailure() ? kFailed : kPassed;                       \
+    });                                                                               \
+    if (result == kCannot) GTEST_SKIP() << "no huge pages here, or Linux before 6.1"; \
+    EXPECT_EQ(result, kPassed);                                                       \
+  } while (false)
+
+TEST(Collapse, ABinsFirstChunksWhenTheyAreFull) {
+  EXPECT_IN_CHILD([] {
+    const auto objects = take(2 * info_of(bin).objects);
+    char* const chunk = chunk_start(objects.front());
+    ASSERT_EQ(huge_bytes(chunk), 0u) << "the first ones come as small pages";
+    const PageDelta delta;
+    collapse_all();
+    EXPECT_EQ(huge_bytes(chunk), 2 * kChunkBytes);
+    EXPECT_EQ(place_of(objects.front()).descriptor->backing(), Backing::kHuge);
+    EXPECT_LT(delta.resident(), 2 * 80 * static_cast<int64_t>(kKiB))
+        << "what lies before the first and behind the last";
+    EXPECT_EQ(delta.dirty(), 0);
+    for (void* object : objects) EXPECT_EQ(static_cast<char*>(object)[99], 7);
+    EXPECT_TRUE(check_bin(bin));
+    EXPECT_FALSE(collapse_dense_chunks()) << "nothing is left to do";
+  });
+}
+
+TEST(Collapse, NotWhatHasRoom) {
+  EXPECT_IN_CHILD([] {
+    const auto objects = take(info_of(bin).objects * 9 / 10);
+    collapse_all();
+    EXPECT_EQ(huge_bytes(chunk_start(objects.front())), 0u);
+    // Nor what is full of free pages.
+    const auto more = take(info_of(bin).objects - objects.size());
+    give(objects);
+    collapse_all();
+    EXPECT_EQ(huge_bytes(chunk_start(objects.front())), 0u);
+    EXPECT_TRUE(check_bin(bin));
+  });
+}
+
+// Thinned out, given back, filled up again: twice, so that nothing of the first time lasts.
+TEST(Collapse, AChunkThatFillsUpAgain) {
+  EXPECT_IN_CHILD([] {
+    auto objects = take(info_of(bin).objects);
+    char* const chunk = chunk_start(objects.front());
+    for (unsigned turn = 0; turn < 2; ++turn) {
+      collapse_all();
+      EXPECT_EQ(huge_bytes(chunk), kChunkBytes);
+      const std::vector<void*> freed(objects.begin(), objects.begin() + objects.size() * 9 / 10);
+      objects.erase(objects.begin(), objects.begin() + objects.size() * 9 / 10);
+      give(freed);
+      EXPECT_GT(purge_bins(PurgeWhich::kAll, ~size_t{0}), kChunkBytes / 2);
+      EXPECT_EQ(huge_bytes(chunk), 0u);
+      collapse_all();
+      EXPECT_EQ(huge_bytes(chunk), 0u) << "it is nearly empty";
+      const auto again = take(freed.size());
+      objects.insert(objects.end(), again.begin(), again.end());
+      EXPECT_TRUE(check_bin(bin));
+    }
+    for (void* object : objects) ASSERT_EQ(static_cast<char*>(object)[99], 7);
+  });
+}
+
+TEST(Collapse, NoneWhereTheyAreRefused) {
+  EXPECT_IN_CHILD([] {
+    const auto objects = take(info_of(bin).objects);
+    options.huge_pages = kHugePagesNever;
+    collapse_all();
+    EXPECT_EQ(huge_bytes(chunk_start(objects.front())), 0u);
+  });
+}
+
+// Threads write, check, give and take beside it, and others purge.
+TEST(Collapse, BesideEverythingElse) {
+  EXPECT_IN_CHILD([] {
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        std::vector<void*> objects = take(2 * info_of(bin).objects);
+        for (unsigned turn = 0; !stop; ++turn) {
+          for (void* object : objects) memset(object, static_cast<int>(t + 10), 100);
+          const size_t kept = objects.size() * (turn % 4 + 1) / 5;
+          give({objects.begin() + static_cast<ptrdiff_t>(kept), objects.end()});
+          objects.resize(kept);
+          const auto more = take(2 * info_of(bin).objects - kept);
+          objects.insert(objects.end(), more.begin(), more.end());
+          for (size_t i = 0; i < kept; ++i) {
+            if (static_cast<char*>(objects[i])[99] != static_cast<char>(t + 10)) abort();
+          }
+        }
+        give(objects);
+      });
+    }
+    threads.emplace_back([&] {
+      while (!stop) purge_bins(PurgeWhich::kAll, ~size_t{0});
+    });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    unsigned done = 0;
+    while (done < rounds(100) && std::chrono::steady_clock::now() < end) done += collapse_dense_chunks() ? 1 : 0;
+    EXPECT_GT(done, 0u);
+    stop = true;
+    for (auto& thread : threads) thread.join();
+    purge_bins(PurgeWhich::kAll, ~size_t{0});
+    EXPECT_TRUE(check_bin(bin));
+  });
+}
+
+}  // namespace
