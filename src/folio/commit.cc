@@ -47,12 +47,13 @@ Commit commit_to(Descriptor& d, size_t end) {
 bool close_commit(Descriptor& d) {
   uint16_t word = d.committed.load(order::relaxed);  // relaxed: compare_exchange decides
   if ((word & kBusyMark) != 0) return false;
-  // [commit] acquire: after the step before; pairs with commit_to.
-  return d.committed.compare_exchange(word, word | kBusyMark, order::acquire);
+  // Relaxed: who closes does not use what is committed. What others did there comes by the objects, which are claimed.
+  return d.committed.compare_exchange(word, word | kBusyMark, order::relaxed);
 }
 
 void open_commit(Descriptor& d) {
-  d.committed.fetch_and(static_cast<uint16_t>(~kBusyMark), order::release);  // [commit] release: as in commit_to
+  // Relaxed: it goes on with the release sequence of commit_to's store.
+  d.committed.fetch_and(static_cast<uint16_t>(~kBusyMark), order::relaxed);
 }
 
 bool commit_is_busy(const Descriptor& d) {

@@ -300,5 +300,20 @@ TEST(ExploreWindows, TheSecondBlock) {
   mended.expect_sound("two windows: one opens the second, give, purge");
 }
 
+// Who has its hints mended by turns finds a block that another thread has passed on.
+TEST(ExploreWindows, ABlockIsPassedOn) {
+  ChunkScenario s(ChunkScenario::Where::kTwoWindows);
+  // Of the largest bin a chunk is open already; it gets full.
+  const BinId largest = bin_id(kBins - 1);
+  void* objects[kFolioObjects];
+  while (take_objects_in_open_chunks(largest, objects, kFolioObjects) != 0) {
+  }
+  acquire_chunk();  // the last one of the first window
+  const Body fill = s.take(largest, kFolioObjects);
+  s.plan.threads = {ChunkScenario::both(fill, fill), fill, fill};
+  s.plan.verdict = [] { return std::string(); };
+  s.expect_sound("two windows: chunks are opened in the second, hints are mended");
+}
+
 }  // namespace
 }  // namespace explorer

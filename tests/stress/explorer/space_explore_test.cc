@@ -256,13 +256,12 @@ class Housekeeper {
       at_work_.store(true, order::release);
       entered_ = tell();
       const Woken woken = housekeeper_rest(kind, 0);
-      const unsigned before = tell();
       --working_;
       const bool left = housekeeper_leave();
       const Ghost ghost;
       heard_ = heard_ || woken == Woken::kRung || !left;
       stays_ = !left;
-      left_ = before;
+      left_ = ++now_;  // no point lies between this and the last look at the word
     };
   }
   Body ring() {
@@ -289,7 +288,7 @@ class Housekeeper {
 
   World world_;
   Atomic<bool> at_work_{false};
-  unsigned working_;  // plain: who comes next sees what the one before has left
+  static inline unsigned working_;  // plain: who comes next sees what the one before has left
   unsigned now_, entered_, left_, rung_at_, called_at_;
   bool heard_, stays_;
   const char* wrong_;
