@@ -164,5 +164,26 @@ TEST(ExploreFork, TheChildIsNotAlone) {
   s.expect_sound("fork: the child's handler, a thread that begins, one that looks");
 }
 
+// The same, where the storage of the parent's thread is not there any more, so that the other one finds it gone, too.
+TEST(ExploreFork, TheChildIsNotAloneAndStorageIsGone) {
+  CacheScenario s(2);
+  begin(s, 3);
+  s.machine.set_life(3, Life::kUnmapped);
+  s.allow_lost(kMagazineObjects);
+  s.thread([] { thread_caches_after_fork(false); });
+  s.thread(find_gone(2));
+  s.expect_sound("fork: the child's handler, and one that looks for the same cache");
+}
+
+// A cache that waited serves a thread of the child's: its number is another one now.
+TEST(ExploreFork, TheChildIsNotAloneAndTakesAnOldCache) {
+  CacheScenario s(2);
+  s.machine.prepare(3, [] { thread_cache_end(thread_cache()); });
+  s.machine.set_life(3, Life::kGone);
+  s.thread([] { thread_caches_after_fork(false); });
+  s.thread([] { thread_cache(); });
+  s.expect_sound("fork: the child's handler, and one that begins with an old cache");
+}
+
 }  // namespace
 }  // namespace explorer
