@@ -5,6 +5,7 @@
 
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/collapse.h"
 #include "folio/commit.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
@@ -21,7 +22,8 @@ enum class Act {
   kGiveOwn,  // all that this thread took
   kPurge,     // all that is dirty
   kPurgeAll,  // and what was not marked so
-  kTick,     // what the decay clock does to a bin: purge what is aged, mark what is free
+  kCollapse,  // a chunk that is dense becomes a huge page
+  kTick,      // what the decay clock does to a bin: purge what is aged, mark what is free
 };
 
 struct Op {
@@ -35,6 +37,7 @@ inline Op give(unsigned folio, unsigned count) { return {Act::kGive, count, foli
 inline Op give_own() { return {Act::kGiveOwn}; }
 inline Op purge() { return {Act::kPurge}; }
 inline Op purge_all() { return {Act::kPurgeAll}; }
+inline Op collapse() { return {Act::kCollapse}; }
 inline Op tick() { return {Act::kTick}; }
 
 struct Objects {
@@ -188,6 +191,9 @@ class BinScenario {
         break;
       case Act::kPurgeAll:
         folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});
+        break;
+      case Act::kCollapse:
+        folio::collapse_dense_chunks();
         break;
       case Act::kTick:
         folio::purge_bins(folio::PurgeWhich::kAged, ~size_t{0});

@@ -143,6 +143,8 @@ class Machine {
   // The logical thread that runs; 0 outside an execution.
   static unsigned running() { return here_ != nullptr && here_->running_ ? here_->current_ : 0; }
 
+  static bool explores() { return here_ != nullptr && here_->running_; }
+
   // What the code under test tells; for hooks.cc.
   static uint64_t operation(void* word, const folio::ExploredOp& op);
   static void result_is_read() {

@@ -112,6 +112,13 @@ TEST(ExploreFolio, PagesAhead) {
   expect_ahead_sound("ahead; tick, tick; give", {{take(64), give_own()}, {tick(), tick()}, {take(1)}});
 }
 
+// All pages of a chunk come, beside those who take and give there.
+TEST(ExploreFolio, Collapse) {
+  expect_bin_sound("collapse, give, take", kFolioUnits, {63}, {{collapse()}, {give(0, 1)}, {take(1)}});
+  expect_bin_sound("collapse, give, purge", kFolioUnits, {2}, {{collapse()}, {give(0, 2)}, {purge()}});
+  expect_bin_sound("collapse, while a bin opens its first chunk", kFolioUnits, {}, {{collapse()}, {take_any(1)}});
+}
+
 TEST(ExploreFolio, OpenChunk) {
   const Limits fewer = {.executions = 1000, .random = 100};
   expect_bin_sound("two open a chunk at once", kPageObjects, {}, {{take_any(2)}, {take_any(2)}}, fewer);

@@ -125,6 +125,17 @@ void __wrap__ZN5folio13report_misuseERNS_4TextEPKc(folio::Text& line, const char
   __real__ZN5folio13report_misuseERNS_4TextEPKc(line, anchor);
 }
 
+// It comes whole, at once.
+bool __real__ZN5folio2os8collapseEPvm(void* start, size_t bytes);
+bool __wrap__ZN5folio2os8collapseEPvm(void* start, size_t bytes) {
+  return Machine::explores() || __real__ZN5folio2os8collapseEPvm(start, bytes);
+}
+bool __real__ZN5folio2os15huge_pages_comeEv();
+bool __wrap__ZN5folio2os15huge_pages_comeEv() { return Machine::explores() || __real__ZN5folio2os15huge_pages_comeEv(); }
+// An execution takes no time.
+uint64_t __real__ZN5folio2os6now_msEv();
+uint64_t __wrap__ZN5folio2os6now_msEv() { return Machine::explores() ? 0 : __real__ZN5folio2os6now_msEv(); }
+
 // The guards of variables that a test initializes once: on x86-64, on aarch64.
 char __tsan_atomic8_load(const volatile char* p, int) { return *p; }
 long __tsan_atomic64_load(const volatile long* p, int) { return *p; }

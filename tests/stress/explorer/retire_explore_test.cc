@@ -232,6 +232,12 @@ TEST(ExploreRetire, AgainstPurgeAndRetire) {
   two.expect_sound("retire; retire; take");
 }
 
+TEST(ExploreRetire, WhileABinOpensItsFirstChunk) {
+  ChunkScenario s;
+  s.plan.threads = {ChunkScenario::retire(), s.take(s.other, 1)};
+  s.expect_sound("retire; a bin opens its first chunk");
+}
+
 TEST(ExploreRetire, AgainstACommit) {
   ChunkScenario s;
   s.open_in_part(s.bin);
