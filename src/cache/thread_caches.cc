@@ -148,8 +148,8 @@ void thread_caches_after_fork(bool alone) {
 unsigned thread_caches_find_gone(unsigned looks) {
   unsigned found = 0;
   // [look] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that stops
-  // here for ever leaves these caches to nobody. unseen: each look ends with a compare_exchange on the cache's own word;
-  // that it is not overtaken by the flag, nor comes before it, is what the explorer's memory always has
+  // here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an exchange, or
+  // after a store, that is not there in the program
   if (looking.load(order::relaxed) || looking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
   ThreadCache* c = next_look.load(order::relaxed);  // relaxed: any cache will do, and they stay
   for (; looks != 0; --looks) {

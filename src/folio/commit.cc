@@ -34,8 +34,8 @@ Commit commit_to(Descriptor& d, size_t end) {
     word = d.committed.load(order::acquire);  // [commit] acquire: as in committed_bytes
     if (end <= bytes_in(word)) return Commit::kDone;
     if ((word & kBusyMark) != 0) return Commit::kBusy;
-    // [commit] acquire: after the step before; pairs with the store below.
-  } while (!d.committed.compare_exchange(word, word | kBusyMark, order::acquire));
+    // Relaxed: the load came after the step before.
+  } while (!d.committed.compare_exchange(word, word | kBusyMark, order::relaxed));
   const size_t have = bytes_in(word);
   size_t now = step_to(d, have, end);
   if (!commit_range(d, have, now)) now = commit_range(d, have, end) ? end : have;

@@ -461,9 +461,8 @@ TEST(ForkHandler, StartsAThreadInTheChild) { EXPECT_EQ(children_start_threads(),
 
 // Where /proc is not there, the system does not say how many threads run: each that had a cache is asked for.
 TEST(ForkHandler, StartsAThreadInTheChildWithoutProc) {
-  const int status = status_in_child([] {
-    return filter_call(SYS_newfstatat, SECCOMP_RET_ERRNO | ENOENT) ? children_start_threads() : kNoFilters;
-  });
+  const int status = status_in_child(
+      [] { return filter_call(SYS_newfstatat, SECCOMP_RET_ERRNO | ENOENT) ? children_start_threads() : kNoFilters; });
   if (status == kNoFilters) GTEST_SKIP() << "no filters of system calls here";
   EXPECT_EQ(status, 0);
 }

@@ -16,10 +16,10 @@
 namespace explorer {
 
 enum class Act {
-  kTake,     // `count` objects in one call, never opening a chunk
-  kTakeAny,  // the same, opening a chunk where none has room
-  kGive,     // `count` of the objects of folio `folio` that the shape left taken
-  kGiveOwn,  // all that this thread took
+  kTake,      // `count` objects in one call, never opening a chunk
+  kTakeAny,   // the same, opening a chunk where none has room
+  kGive,      // `count` of the objects of folio `folio` that the shape left taken
+  kGiveOwn,   // all that this thread took
   kPurge,     // all that is dirty
   kPurgeAll,  // and what was not marked so
   kCollapse,  // a chunk that is dense becomes a huge page

@@ -1,5 +1,5 @@
-// A scenario on thread caches, CPU caches and the depot: the program's side of a few logical threads, and what must hold
-// once all caches were emptied.
+// A scenario on thread caches, CPU caches and the depot: the program's side of a few logical threads, and what must
+// hold once all caches were emptied.
 #pragma once
 
 #include "cache/cpu_cache.h"

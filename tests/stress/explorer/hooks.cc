@@ -131,7 +131,9 @@ bool __wrap__ZN5folio2os8collapseEPvm(void* start, size_t bytes) {
   return Machine::explores() || __real__ZN5folio2os8collapseEPvm(start, bytes);
 }
 bool __real__ZN5folio2os15huge_pages_comeEv();
-bool __wrap__ZN5folio2os15huge_pages_comeEv() { return Machine::explores() || __real__ZN5folio2os15huge_pages_comeEv(); }
+bool __wrap__ZN5folio2os15huge_pages_comeEv() {
+  return Machine::explores() || __real__ZN5folio2os15huge_pages_comeEv();
+}
 // An execution takes no time.
 uint64_t __real__ZN5folio2os6now_msEv();
 uint64_t __wrap__ZN5folio2os6now_msEv() { return Machine::explores() ? 0 : __real__ZN5folio2os6now_msEv(); }

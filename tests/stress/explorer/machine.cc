@@ -433,8 +433,13 @@ uint64_t Machine::life_of(unsigned thread) {
 
 void Machine::turn(Life life) {
   const Ghost ghost;
-  const ExploredOp change = {ExploredOp::kStore, folio::order::seq_cst, 8,
-                             (life_[current_] & ~uint64_t{3}) | static_cast<uint64_t>(life), 0, __FILE__, 0};
+  const ExploredOp change = {ExploredOp::kStore,
+                             folio::order::seq_cst,
+                             8,
+                             (life_[current_] & ~uint64_t{3}) | static_cast<uint64_t>(life),
+                             0,
+                             __FILE__,
+                             0};
   operate(&life_[current_], change);
 }
 
@@ -444,8 +449,8 @@ void Machine::live_anew() {
   const unsigned me = current_;
   threads_[me].storage.set(new_storage());
   memory_.stored_plainly(me, &threads_[me].storage.tops->owner, 0);
-  const ExploredOp change = {ExploredOp::kStore, folio::order::seq_cst, 8, (life_[me] & ~uint64_t{3}) + 4,
-                             0, __FILE__, 0};
+  const ExploredOp change = {
+      ExploredOp::kStore, folio::order::seq_cst, 8, (life_[me] & ~uint64_t{3}) + 4, 0, __FILE__, 0};
   operate(&life_[me], change);
 }
 

@@ -68,8 +68,7 @@ class ChunkScenario {
   Body take(BinId b, unsigned count, bool may_open = true) {
     return [this, b, count, may_open] {
       void* objects[kFolioObjects];
-      const unsigned n =
-          may_open ? take_objects(b, objects, count) : take_objects_in_open_chunks(b, objects, count);
+      const unsigned n = may_open ? take_objects(b, objects, count) : take_objects_in_open_chunks(b, objects, count);
       for (unsigned i = 0; i < n; ++i) Machine::write_object(objects[i]);
       const Ghost ghost;
       for (unsigned i = 0; i < n; ++i) held_.push_back({b, objects[i]});
@@ -102,8 +101,7 @@ class ChunkScenario {
   }
   Body allocate_large(unsigned granules) {
     return [this, granules] {
-      auto* const object =
-          static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false, false));
+      auto* const object = static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false, false));
       if (object == nullptr) return;
       Machine::write_object(object);
       const Ghost ghost;
