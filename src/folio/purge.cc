@@ -146,7 +146,8 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
 
 bool any_dirty(Descriptor& d) {
   uint64_t any = 0;
-  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty.
+  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: choose has to
+  // miss it too, which takes two stale reads
   for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
   return any != 0;
 }

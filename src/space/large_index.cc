@@ -23,6 +23,7 @@ FieldBlock* make_next(FieldBlock& b) {
   if (fresh == nullptr) return nullptr;
   FieldBlock* found = nullptr;
   // [fields] release: zeros only; pairs with next_block. The loser of a race loses 50 KiB of untouched metadata.
+  // unseen: the checks come to fields by their own list
   return b.next.compare_exchange(found, fresh, order::release) ? fresh : next_block(b);
 }
 
@@ -97,8 +98,8 @@ bool index_enter(Field& f) {
 }
 
 unsigned room_of(Field& f, Room r) {
-  // [hint] seq_cst: pairs with raise_room.
-  return group_of(f).hints.room_of(r, f.number % kGroupFields).load(order::seq_cst);
+  // Relaxed: a glance. Who finds too little looks elsewhere, who finds too much looks in vain, or raises too far.
+  return group_of(f).hints.room_of(r, f.number % kGroupFields).load(order::relaxed);
 }
 
 void raise_room(Field& f, Room r, unsigned granules) {
@@ -123,11 +124,12 @@ void age_marks() {
     // Relaxed, what is: what this misses, or a purge just then, has its turn at the next tick.
     for (uint64_t groups = b->groups.mark(Mark::kDirty).load(order::relaxed); groups != 0; groups &= groups - 1) {
       FieldHints& hints = b->group[lowest_bit(groups)].hints;
-      // [hint] acquire: a field comes with its mark; pairs with raise_bit.
+      // [hint] acquire: a field comes with its mark; pairs with raise_bit. unseen: that takes one which is opened, given
+      // to, aged and purged at once
       const uint64_t dirty = hints.mark(Mark::kDirty).load(order::acquire);
       // relaxed: see above
       if ((dirty & ~hints.mark(Mark::kAged).load(order::relaxed)) != 0) {
-        // [hint] release: as above; pairs with find_marked.
+        // [hint] release: as above; pairs with find_marked. unseen: as above
         hints.mark(Mark::kAged).fetch_or(dirty, order::release);
       }
       if (dirty != 0) raise_bit(b->groups.mark(Mark::kAged), groups & -groups);

@@ -281,7 +281,12 @@ TEST(ExploreLarge, FirstFields) {
   Plan plan;
   static char* got[2];
   for (unsigned i = 0; i < 2; ++i) plan.threads.push_back([i] { got[i] = LargeScenario::alloc(4); });
-  plan.threads.push_back([] { large_purge(true, kUnlimited); });
+  plan.threads.push_back([] {
+    large_purge(true, kUnlimited);
+    for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+      if (f->granules == 0) abort();
+    }
+  });
   plan.reset = [&] {
     LargeScenario::close_fields(fields.load(order::relaxed));
     world.reset();

@@ -144,6 +144,10 @@ TEST(ExploreLargeIndex, TheNextBlock) {
   s.enter_others(kBlockFields - 1);
   s.plan.threads = {IndexScenario::open_another(), s.look_for(Room::kFree, 504)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: one makes the next block, one looks");
+  IndexScenario two;
+  two.enter_others(kBlockFields - 1);
+  two.plan.threads = {IndexScenario::open_another(), IndexScenario::open_another()};
+  expect_sound(explore(two.machine, two.plan, {.executions = 3000}), "large index: two make the next block");
 }
 
 // What a thread that stopped has hidden comes to light when the field is mended.
