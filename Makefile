@@ -11,7 +11,8 @@ CTEST ?= --progress
 TRY_NEXT = make try PROG="COMMAND ..."  (the same for a program of yours)
 
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
-export CTEST_PARALLEL_LEVEL = $(JOBS)
+# One more than processors: many tests wait, for a clock or for each other.
+export CTEST_PARALLEL_LEVEL = $(shell expr $(JOBS) + 1)
 
 help:
 	@echo "make try              runs a real program on glibc's malloc and on Folio: time, memory, page faults"

@@ -1,10 +1,11 @@
 #!/bin/bash
-# preset.sh PRESET [TARGET]: configures and builds a preset of CMakePresets.json, saying little unless it fails.
+# preset.sh PRESET [TARGET]: configures and builds a preset of CMakePresets.json, or the target, saying little unless it
+# fails.
 # The target `libraries` needs nothing that only the tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1
-target=${2:-all}
+target=${2:-}
 build=build
 [ "$preset" = default ] || build=build-$preset
 mkdir -p "$build"
@@ -18,5 +19,5 @@ elif [ ! -f "$build/build.ninja" ]; then
   cmake --preset "$preset" -DFOLIO_TESTS=OFF > "$build/configure.log" 2>&1 || fail "$build/configure.log"
 fi
 echo "building $build"
-cmake --build --preset "$preset" --target "$target" > "$build/build.log" 2>&1 || fail "$build/build.log"
+cmake --build --preset "$preset" ${target:+--target "$target"} > "$build/build.log" 2>&1 || fail "$build/build.log"
 grep 'warning:' "$build/build.log" || true

@@ -93,32 +93,70 @@ bool claim_objects(Descriptor& d, Objects objects, PageChange& change) {
 
 namespace {
 
-// Purges pages that looked free. Returns bytes; 0 if somebody was faster, or if the kernel refused.
-size_t purge_run(Descriptor& d, Pages pages, PageChange& change, Left* left) {
-  const ChunkPages chunk(d);
-  const Objects objects = chunk.on(pages);
-  if (!claim_objects(d, objects, change)) {
-    left->more = true;
-    for (unsigned page = pages.first; page < pages.end; ++page) {
-      if (!is_free(d, page)) unmark_dirty(d, page, change);
+// Runs of pages that looked free: claimed one by one, purged together, given back.
+class Batch {
+ public:
+  // Purges when it holds so many pages.
+  Batch(Descriptor& d, unsigned most, PageChange& change, Left* left)
+      : d_(d), chunk_(d), most_(most), change_(change), left_(left) {}
+
+  void add(Pages run) {
+    const Objects objects = chunk_.on(run);
+    // An object of several pages, of which one is not there, lies in two runs.
+    if (count_ != 0 && objects.first < runs_[count_ - 1].objects.end) purge();
+    if (!claim_objects(d_, objects, change_)) {
+      left_->more = true;
+      for (unsigned page = run.first; page < run.end; ++page) {
+        if (!is_free(d_, page)) unmark_dirty(d_, page, change_);
+      }
+      return;
     }
-    return 0;
+    runs_[count_] = {run, objects};
+    ranges_[count_++] = {d_.chunk() + (size_t{run.first} << chunk_.shift()), size_t{run.count()} << chunk_.shift()};
+    held_ += run.count();
+    if (count_ == kRunsMost || held_ >= most_) purge();
   }
-  const size_t page = os::page_bytes(), bytes = pages.count() * page;
-  const bool gone = purge_pages(d.chunk() + pages.first * page, bytes);
-  if (!gone) left->refused = true;
-  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
-    // Relaxed: the claim is held; the next taker comes after its release.
-    d.aged(w).fetch_and(~mask, order::relaxed);
-    if (!gone) return;
-    // relaxed: as above
-    change.resident -= static_cast<int>(popcount(d.resident(w).fetch_and(~mask, order::relaxed) & mask));
-    // [page] release: after the resident bits; pairs with set_marks.
-    change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::release) & mask));
-  });
-  release_objects(d, objects, change);
-  return gone ? bytes : 0;
-}
+
+  void purge() {
+    if (count_ == 0) return;
+    const uint64_t gone = purge_ranges(ranges_, count_);
+    for (unsigned i = 0; i < count_; ++i) settle(runs_[i], (gone >> i & 1) != 0);
+    count_ = held_ = 0;
+  }
+
+  size_t bytes() const { return size_t{purged_ + held_} << chunk_.shift(); }  // purged, or about to be
+
+ private:
+  static constexpr unsigned kRunsMost = 64;
+  struct Run {
+    Pages pages;
+    Objects objects;
+  };
+
+  void settle(const Run& run, bool gone) {
+    if (!gone) left_->refused = true;
+    visit_words_of(run.pages, [&](unsigned w, uint64_t mask) {
+      // Relaxed: the claim is held; the next taker comes after its release.
+      d_.aged(w).fetch_and(~mask, order::relaxed);
+      if (!gone) return;
+      // relaxed: as above
+      change_.resident -= static_cast<int>(popcount(d_.resident(w).fetch_and(~mask, order::relaxed) & mask));
+      // [page] release: after the resident bits; pairs with set_marks.
+      change_.dirty -= static_cast<int>(popcount(d_.dirty(w).fetch_and(~mask, order::release) & mask));
+    });
+    release_objects(d_, run.objects, change_);
+    if (gone) purged_ += run.pages.count();
+  }
+
+  Descriptor& d_;
+  const ChunkPages chunk_;
+  const unsigned most_;
+  PageChange& change_;
+  Left* const left_;
+  Run runs_[kRunsMost];
+  os::PageRange ranges_[kRunsMost];
+  unsigned count_ = 0, held_ = 0, purged_ = 0;  // runs; pages
+};
 
 size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, Left* left) {
   PageChange change;
@@ -135,13 +173,14 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   if (!spare && choice.count != 0) prepare_purge(d);
   // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
-  size_t purged = 0;
-  for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && purged < most_bytes;) {
-    purged += purge_run(d, run, change, left);
+  Batch batch(d, run_most, change, left);
+  for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
+    batch.add(run);
     run = next_run(choice, run.end, run_most);
   }
-  if (purged >= most_bytes) left->more = true;
-  return purged;
+  batch.purge();
+  if (batch.bytes() >= most_bytes) left->more = true;
+  return batch.bytes();
 }
 
 bool any_dirty(Descriptor& d) {

@@ -87,7 +87,7 @@ uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change
     // [page] seq_cst: a mark that was cleared beside this look is seen cleared; pairs with unmark_dirty.
     const uint64_t mine = gone & seen_resident(d, w) & ~d.dirty(w).load(order::seq_cst);
     if (mine == 0) break;
-    // [page] seq_cst: before the second look; pairs with note_taken and purge_run. [hint]: before the chunk's is read.
+    // [page] seq_cst: before the second look; pairs with note_taken, settle. [hint]: before the chunk's is read.
     const uint64_t set = mine & ~d.dirty(w).fetch_or(mine, order::seq_cst);
     gone = set & ~resident_in(d, w);
     marked |= set & ~gone;

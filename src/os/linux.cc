@@ -158,6 +158,22 @@ bool is_mapped(char* address, size_t bytes) { return call(SYS_madvise, address, 
 
 }  // namespace
 
+unsigned purge_some(const PageRange* ranges, unsigned count) {
+  static_assert(sizeof(PageRange) == sizeof(iovec) && offsetof(PageRange, bytes) == offsetof(iovec, iov_len));
+  constexpr long kProcessMadvise = 440, kSelf = -10000;  // PIDFD_SELF: no descriptor is opened for it
+  static constinit Atomic<bool> lacking{false};
+  if (lacking.load(order::relaxed)) return 0;  // relaxed: whoever does not see it asks once more
+  const long done = call(kProcessMadvise, kSelf, ranges, count, MADV_DONTNEED, 0);
+  // Not EINVAL: the first range may be locked.
+  if (done == -ENOSYS || done == -EBADF || done == -EPERM) lacking.store(true, order::relaxed);  // relaxed: see above
+  auto left = failed(done) ? 0 : static_cast<size_t>(done);
+  for (unsigned i = 0; i < count; ++i) {
+    if (left < ranges[i].bytes) return i;
+    left -= ranges[i].bytes;
+  }
+  return count;
+}
+
 size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroyed) {
   auto* source = static_cast<char*>(from);
   auto* target = static_cast<char*>(to);

@@ -62,6 +62,14 @@ bool huge_pages_come();
 // Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
 bool purge(void* address, size_t bytes);
 
+// The same for several ranges by one system call, which a filter may forbid. Returns how many it did, from the first
+// on: fewer than `count` where the kernel refused one, none where it has no such call (Linux before 6.14).
+struct PageRange {
+  void* start;
+  size_t bytes;
+};
+unsigned purge_some(const PageRange* ranges, unsigned count);
+
 // Moves the pages of [from, from + bytes) to `to`, which was reserved; what was moved reads as zero at `from`. Returns
 // how many bytes, from the start, were moved: all of them, or a multiple of `step` that is less. *destroyed: nothing
 // was moved and `to` must not be used any more.

@@ -124,8 +124,8 @@ void age_marks() {
     // Relaxed, what is: what this misses, or a purge just then, has its turn at the next tick.
     for (uint64_t groups = b->groups.mark(Mark::kDirty).load(order::relaxed); groups != 0; groups &= groups - 1) {
       FieldHints& hints = b->group[lowest_bit(groups)].hints;
-      // [hint] acquire: a field comes with its mark; pairs with raise_bit. unseen: that takes one which is opened, given
-      // to, aged and purged at once
+      // [hint] acquire: a field comes with its mark; pairs with raise_bit. unseen: that takes one which is opened,
+      // given to, aged and purged at once
       const uint64_t dirty = hints.mark(Mark::kDirty).load(order::acquire);
       // relaxed: see above
       if ((dirty & ~hints.mark(Mark::kAged).load(order::relaxed)) != 0) {

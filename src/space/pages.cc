@@ -3,6 +3,7 @@
 #include "base/bits.h"
 #include "config/options.h"
 #include "os/os.h"
+#include "space/housekeeper.h"
 
 namespace folio {
 
@@ -26,6 +27,22 @@ bool purge_pages(void* address, size_t bytes) {
   if (!os::purge(address, bytes)) return false;
   page_counts.purged.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
   return true;
+}
+
+uint64_t purge_ranges(const os::PageRange* ranges, unsigned count) {
+  unsigned done = 0;
+  if (count > 1 && housekeeper_is_own()) {
+    done = os::purge_some(ranges, count);
+    page_counts.purge_calls.fetch_add(done != 0 ? 1 : 0, order::relaxed);  // relaxed: a statistic
+    size_t bytes = 0;
+    for (unsigned i = 0; i < done; ++i) bytes += ranges[i].bytes;
+    page_counts.purged.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
+  }
+  uint64_t gone = low_mask(done);
+  for (unsigned i = done; i < count; ++i) {
+    if (purge_pages(ranges[i].start, ranges[i].bytes)) gone |= uint64_t{1} << i;
+  }
+  return gone;
 }
 
 }  // namespace folio

@@ -80,7 +80,9 @@ static inline void heap_still_works(void) {
       memset(objects[i], (int)(i * 7 % 251), heap_size(i));
     }
     for (unsigned i = 0; i < kHeapObjects; i++) {
-      for (size_t k = 0; k < heap_size(i); k++) require(objects[i][k] == i * 7 % 251, "contents after the misuse");
+      /* The first byte is right, and each is like the one before it: byte by byte it would take most of the test. */
+      require(objects[i][0] == i * 7 % 251 && memcmp(objects[i], objects[i] + 1, heap_size(i) - 1) == 0,
+              "contents after the misuse");
     }
     for (unsigned i = 0; i < kHeapObjects; i++) free(objects[i]);
     folio_collect();

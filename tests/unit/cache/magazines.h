@@ -34,10 +34,11 @@ inline folio::Magazine* magazine_of(folio::BinId bin, unsigned n) {
   return magazine;
 }
 
-// A bundle of magazines with `each` objects.
+// A bundle of magazines, one at least, with `each` objects.
 inline folio::Magazine* bundle_of(folio::BinId bin, unsigned length, unsigned each) {
-  folio::Magazine* bundle = nullptr;
-  for (unsigned i = 0; i < length; ++i) {
+  folio::Magazine* bundle = magazine_of(bin, each);
+  bundle->set_next(nullptr);
+  for (unsigned i = 1; i < length; ++i) {
     folio::Magazine* const magazine = magazine_of(bin, each);
     magazine->set_next(bundle);
     bundle = magazine;

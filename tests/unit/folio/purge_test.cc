@@ -7,6 +7,7 @@
 #include "folio/bin.h"
 #include "folio/residency.h"
 #include "os/os.h"
+#include "space/housekeeper.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -81,11 +82,16 @@ void expect_exact_accounts() {
   EXPECT_EQ(page_counts.dirty.load(order::relaxed), recount.dirty);
 }
 
-// Starts and ends with everything free and given back.
-class Purge : public ::testing::Test {
+// Starts and ends with everything free and given back. By one system call for each run of pages, or, as where there is
+// a housekeeper, for many.
+class Purge : public ::testing::TestWithParam<bool> {
  protected:
-  Purge() { purge_bins(PurgeWhich::kAll, kNoLimit); }
+  Purge() {
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    if (GetParam()) EXPECT_TRUE(housekeeper_enter());
+  }
   ~Purge() override {
+    if (GetParam()) housekeeper_forget();
     purge_bins(PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(delta_.resident(), 0);
     EXPECT_EQ(delta_.dirty(), 0);
@@ -95,7 +101,10 @@ class Purge : public ::testing::Test {
   PageDelta delta_;
 };
 
-TEST_F(Purge, AccountsFollowABinThroughItsLife) {
+INSTANTIATE_TEST_SUITE_P(, Purge, ::testing::Bool(),
+                         [](const auto& mode) { return std::string(mode.param ? "InBatches" : "RunByRun"); });
+
+TEST_P(Purge, AccountsFollowABinThroughItsLife) {
   for (const BinId bin : all_bins()) {
     std::vector<void*> objects = take_filled(bin, several(bin));
     EXPECT_GE(delta_.resident(), static_cast<int64_t>(objects.size() * info_of(bin).size)) << "bin " << index(bin);
@@ -118,7 +127,7 @@ TEST_F(Purge, AccountsFollowABinThroughItsLife) {
   }
 }
 
-TEST_F(Purge, PurgedObjectsReadAsZero) {
+TEST_P(Purge, PurgedObjectsReadAsZero) {
   if (os::page_bytes() != 4096) GTEST_SKIP() << "folios of larger pages share them";
   for (const BinId bin : all_bins()) {
     std::vector<void*> objects = take_filled(bin, several(bin));
@@ -133,7 +142,7 @@ TEST_F(Purge, PurgedObjectsReadAsZero) {
   }
 }
 
-TEST_F(Purge, WhatIsTakenKeepsItsContents) {
+TEST_P(Purge, WhatIsTakenKeepsItsContents) {
   for (const BinId bin : all_bins()) {
     for (const unsigned every : {2u, 3u, 50u, 400u}) {
       std::vector<void*> freed = take_filled(bin, several(bin)), kept;
@@ -152,7 +161,7 @@ TEST_F(Purge, WhatIsTakenKeepsItsContents) {
   }
 }
 
-TEST_F(Purge, OnlyWhatHasAgedGoesOnATick) {
+TEST_P(Purge, OnlyWhatHasAgedGoesOnATick) {
   for (const BinId bin : all_bins()) {
     std::vector<void*> first = take_filled(bin, several(bin)), second;
     give(bin, first);
@@ -165,7 +174,7 @@ TEST_F(Purge, OnlyWhatHasAgedGoesOnATick) {
   }
 }
 
-TEST_F(Purge, TakingClearsTheMark) {
+TEST_P(Purge, TakingClearsTheMark) {
   for (const BinId bin : all_bins()) {
     // All of one page at least, so that it is the same pages again.
     const auto n = static_cast<unsigned>(os::page_bytes() / info_of(bin).size + 1);
@@ -180,7 +189,7 @@ TEST_F(Purge, TakingClearsTheMark) {
   }
 }
 
-TEST_F(Purge, GoesInStepsOfAboutWhatIsAsked) {
+TEST_P(Purge, GoesInStepsOfAboutWhatIsAsked) {
   std::vector<BinId> some = {bin_of(16),    bin_of(200),       bin_of(3000),
                              bin_of(10000), bin_of(20 * kKiB), bin_of(32 * kKiB)};
   int64_t sum = 0;
@@ -202,7 +211,7 @@ TEST_F(Purge, GoesInStepsOfAboutWhatIsAsked) {
   EXPECT_GE(purged + 18 * 64 * kKiB, static_cast<size_t>(sum));
 }
 
-TEST_F(Purge, NeighboursGoInOneCall) {
+TEST_P(Purge, NeighboursGoInOneCall) {
   for (const BinId bin : {bin_of(8), bin_of(64), bin_of(1000), bin_of(3000)}) {
     std::vector<void*> objects = take_filled(bin, info_of(bin).objects);
     give(bin, objects);
@@ -213,7 +222,7 @@ TEST_F(Purge, NeighboursGoInOneCall) {
 }
 
 // A process that has locked its memory would else make as many calls in vain as slow calls.
-TEST_F(Purge, WhatTheKernelRefusedIsTriedAgainWhenSomethingChangedOrAllIsToGo) {
+TEST_P(Purge, WhatTheKernelRefusedIsTriedAgainWhenSomethingChangedOrAllIsToGo) {
   for (const BinId bin : {bin_of(64), bin_of(3000), bin_of(5000), bin_of(30 * kKiB)}) {
     std::vector<void*> objects = take_filled(bin, several(bin));
     char* const locked = static_cast<char*>(objects[0]);
@@ -243,7 +252,7 @@ TEST_F(Purge, WhatTheKernelRefusedIsTriedAgainWhenSomethingChangedOrAllIsToGo) {
   }
 }
 
-TEST_F(Purge, MemoryReallyGoes) {
+TEST_P(Purge, MemoryReallyGoes) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   const BinId bin = bin_of(64);
   std::vector<void*> objects = take_filled(bin, static_cast<unsigned>(64 * kMiB / 64));
@@ -253,7 +262,7 @@ TEST_F(Purge, MemoryReallyGoes) {
   EXPECT_LT(os::resident_bytes(), before - 60 * kMiB);
 }
 
-TEST_F(Purge, RandomUseKeepsTheAccountsExact) {
+TEST_P(Purge, RandomUseKeepsTheAccountsExact) {
   std::mt19937 random(6);
   std::vector<std::vector<void*>> held(kBins);
   for (unsigned round = 0; round < rounds(4000); ++round) {
@@ -288,7 +297,7 @@ TEST_F(Purge, RandomUseKeepsTheAccountsExact) {
   EXPECT_EQ(delta_.dirty(), delta_.resident());
 }
 
-TEST_F(Purge, ThreadsUseWhatAnotherPurges) {
+TEST_P(Purge, ThreadsUseWhatAnotherPurges) {
   const BinId bins_used[] = {bin_of(16), bin_of(500), bin_of(3000), bin_of(5000), bin_of(20 * kKiB), bin_of(32 * kKiB)};
   std::atomic<bool> stop{false};
   std::thread purger([&] {

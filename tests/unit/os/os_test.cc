@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,19 +33,6 @@ size_t mapped_bytes() {
   return pages * page;
 }
 
-// The VmFlags of the mapping that holds the address.
-std::string mapping_flags(const void* address) {
-  std::ifstream smaps("/proc/self/smaps");
-  const auto at = reinterpret_cast<uintptr_t>(address);
-  bool inside = false;
-  for (std::string line; std::getline(smaps, line);) {
-    uintptr_t from, to;
-    if (sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) inside = at >= from && at < to;
-    if (inside && line.rfind("VmFlags:", 0) == 0) return line + " ";
-  }
-  return "";
-}
-
 // "rw-p" and the like.
 std::string mapping_rights(const void* address) {
   std::ifstream maps("/proc/self/maps");
@@ -62,28 +48,6 @@ std::string mapping_rights(const void* address) {
 TEST(Os, PageBytes) {
   EXPECT_EQ(os::page_bytes(), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   EXPECT_GE(os::page_bytes(), kPageBytesLeast);
-}
-
-TEST(Os, CollapseKeepsWhatIsThereAndTheAdvice) {
-  const Reserved space(4 << 20, 2 << 20);
-  ASSERT_NE(space.at(), nullptr);
-  ASSERT_TRUE(os::commit(space.at(), 4 << 20));
-  for (size_t at = 0; at < 2 << 20; at += 2 * page) space.at()[at] = 3;
-  if (!os::collapse(space.at(), 2 << 20)) GTEST_SKIP() << "Linux before 6.1, or no huge pages";
-  for (size_t at = 0; at < 2 << 20; at += page) ASSERT_EQ(space.at()[at], at % (2 * page) == 0 ? 3 : 0);
-  EXPECT_NE(mapping_flags(space.at()).find(" nh "), std::string::npos) << "khugepaged leaves it alone";
-  EXPECT_EQ(mapping_flags(space.at()), mapping_flags(space.at() + (2 << 20)));
-}
-
-TEST(Os, HugePagesComeWhereTheSettingSaysSo) {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string setting;
-  if (kEmulated || !std::getline(file, setting)) GTEST_SKIP() << "nobody knows";
-  if (setting.find("[never]") != std::string::npos) EXPECT_FALSE(os::huge_pages_come());
-  // There may be none left on a full machine.
-  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-  EXPECT_FALSE(os::huge_pages_come());
-  prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
 }
 
 TEST(Os, ReserveAlignsAndZeroes) {

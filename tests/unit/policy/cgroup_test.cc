@@ -20,7 +20,7 @@ MemoryCgroup found() {
 TEST(Cgroup, TheSmallestLimitOnThePathCounts) {
   const FakeFiles files;
   files.write("/proc/self/cgroup", "0::/pod/container/worker\n");
-  files.write("/proc/self/mountinfo", std::string("22 1 8:1 / / rw - ext4 /dev/sda rw\n") + kV2Mount);
+  files.write("/proc/self/mountinfo", std::string("22 1 8:1 / / rw - ext4 /dev/sda rw\n").append(kV2Mount));
   const std::string at = "/sys/fs/cgroup";
   files.write(at + "/pod/memory.max", "900000000\n");
   files.write(at + "/pod/container/memory.max", "800000000\n");
@@ -82,7 +82,7 @@ TEST(Cgroup, HybridMountsAreBothLookedAt) {
   const FakeFiles files;
   files.write("/proc/self/cgroup", "4:memory:/v1\n1:name=systemd:/x\n0::/v2\n");
   files.write("/proc/self/mountinfo",
-              std::string(kV1Mount) + "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+              std::string(kV1Mount).append("41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"));
   files.write("/sys/fs/cgroup/memory/v1/memory.limit_in_bytes", "300000000\n");
   EXPECT_EQ(found().limit, 300000000);
   EXPECT_STREQ(found().folder, "/sys/fs/cgroup/unified/v2");

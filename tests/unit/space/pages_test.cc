@@ -1,6 +1,7 @@
 #include "space/pages.h"
 
 #include "os/os.h"
+#include "space/housekeeper.h"
 #include "unit/child.h"
 #include "unit/support.h"
 
@@ -103,6 +104,31 @@ TEST(Pages, PurgesAreCounted) {
   EXPECT_EQ(delta.calls(), 2u);
   EXPECT_EQ(delta.resident(), 0) << "the caller knows what it was";
   os::unreserve(at, 4 * page);
+}
+
+TEST(Pages, ManyRangesGoByOneCallWhereThereIsAHousekeeper) {
+  const size_t page = os::page_bytes();
+  auto* const at = static_cast<char*>(os::reserve(128 * page, page));
+  ASSERT_TRUE(os::commit(at, 128 * page));
+  os::PageRange ranges[64];
+  for (unsigned i = 0; i < 64; ++i) ranges[i] = {at + 2 * i * page, page};
+  memset(at, 3, 128 * page);
+  const bool one_call = os::purge_some(ranges, 64) == 64;
+  for (const bool housekeeper : {false, true}) {
+    memset(at, 3, 128 * page);
+    if (housekeeper) EXPECT_TRUE(housekeeper_enter());
+    const PageDelta delta;
+    EXPECT_EQ(purge_ranges(ranges, 64), ~uint64_t{0});
+    EXPECT_EQ(delta.purged(), 64 * page);
+    EXPECT_EQ(delta.calls(), housekeeper ? (one_call ? 1u : 64u) : 64u);
+    for (unsigned i = 0; i < 128; ++i) ASSERT_EQ(at[i * page], i % 2 == 0 ? 0 : 3);
+    if (lock_page(at + 10 * page)) {
+      EXPECT_EQ(purge_ranges(ranges, 64), ~(uint64_t{1} << 5)) << "all but the one that is locked";
+      unlock_page(at + 10 * page);
+    }
+    if (housekeeper) housekeeper_forget();
+  }
+  os::unreserve(at, 128 * page);
 }
 
 }  // namespace
