@@ -316,8 +316,7 @@ ThreadCache* thread_cache_make() {
   thread_tops.owner = cache;
   cache->thread.store(os::thread_id(), order::relaxed);  // relaxed: published with the tops
   if (thread_count() > 1) depot_set_shared();
-  // [tops] release: after the cache and its owner are set up; pairs with the readers of other threads' tops. unseen:
-  // the explorer's threads have one storage by turns.
+  // [tops] release: after the cache and its owner are set up; pairs with take_from_gone.
   cache->tops.store(&thread_tops, order::release);
   // May allocate, through this very cache. If the thread's end will not be told, what it caches is lost with it.
   os::at_thread_end(thread_cache_end, cache);

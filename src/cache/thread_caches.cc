@@ -26,8 +26,8 @@ ThreadTops* sought(ThreadTops* tops) { return reinterpret_cast<ThreadTops*>(rein
 ThreadTops* without_mark(ThreadTops* tops) {
   return reinterpret_cast<ThreadTops*>(reinterpret_cast<uintptr_t>(tops) & ~uintptr_t{1});
 }
-// [tops] acquire: pairs with thread_cache_make. unseen: as there
-ThreadTops* tops_of(const ThreadCache& c) { return without_mark(c.tops.load(order::acquire)); }
+// Relaxed: for statistics. What is read there counts only if the owner is right.
+ThreadTops* tops_of(const ThreadCache& c) { return without_mark(c.tops.load(order::relaxed)); }
 
 // Whether a cache's thread is gone; the cache is the caller's then. The odd address, which only the one who looks
 // writes, says that it still is the same thread's life: one that ends in the ordinary way, or another that gets the
@@ -35,14 +35,14 @@ ThreadTops* tops_of(const ThreadCache& c) { return without_mark(c.tops.load(orde
 bool take_from_gone(ThreadCache& c) {
   ThreadTops* tops = c.tops.load(order::relaxed);  // relaxed: the compare_exchange decides
   if (tops == nullptr || tops == sought(tops)) return false;
-  // [tops] acquire: the owner was set before; pairs with thread_cache_make. unseen: as there
+  // [tops] acquire: the owner was set before; pairs with thread_cache_make.
   if (!c.tops.compare_exchange(tops, sought(tops), order::acquire)) return false;
   const os::Answer own = os::word_is(reinterpret_cast<const void* const*>(&tops->owner), &c);
   // What cannot be read may be a stack that other threads must not (protection keys). Relaxed: it comes with the tops.
   const bool gone =
       own == os::Answer::kOther || (own == os::Answer::kNotThere && !os::thread_exists(c.thread.load(order::relaxed)));
   ThreadTops* now = sought(tops);
-  // Relaxed: nothing hangs on it. unseen: as in thread_cache_make
+  // Relaxed: nothing hangs on it.
   return c.tops.compare_exchange(now, gone ? nullptr : tops, order::relaxed) && gone;
 }
 
@@ -102,15 +102,17 @@ bool thread_caches_others_run() {
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
   // [look] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.
-  // unseen: the explorer has no fork
+  // unseen: as in thread_caches_find_gone
   const bool free_again = !looking.exchange(true, order::acquire) || alone;
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     if (c == thread_state.cache) {
       c->thread.store(os::thread_id(), order::relaxed);  // relaxed: this thread's own
+      // Who was looking for its thread just then did not come along. Relaxed: its owner was set before the fork.
+      c->tops.store(&thread_tops, order::relaxed);
       ++left;
       continue;
     }
-    // [tops] acquire: pairs with thread_cache_make. unseen: as there
+    // [tops] acquire: the thread's number was set before; pairs with thread_cache_make.
     ThreadTops* word = c->tops.load(order::acquire);
     const ThreadTops* const tops = without_mark(word);
     if (tops == nullptr) continue;
@@ -125,7 +127,7 @@ void thread_caches_after_fork(bool alone) {
                    : os::peek(&copy, tops, sizeof copy);
     };
     const bool copied = tops != &thread_tops && read();
-    // Another thread may have found it gone meanwhile. Relaxed: its thread is gone. unseen: the explorer has no fork
+    // Another thread may have found it gone meanwhile. Relaxed: its thread is gone.
     if (!c->tops.compare_exchange(word, nullptr, order::relaxed)) continue;
     ++gone;
     const bool found = copied && copy.owner == c;
@@ -133,7 +135,7 @@ void thread_caches_after_fork(bool alone) {
     thread_cache_forget(*c, !found);
     idle_caches.push(c);
   }
-  // [look] release: pairs with the exchange above. unseen: the explorer has no fork
+  // [look] release: pairs with the exchange above. unseen: as there
   if (free_again) looking.store(false, order::release);
   // Relaxed: a statistic. A thread that vanished while it came or went counts wrongly.
   if (alone) {
@@ -146,7 +148,8 @@ void thread_caches_after_fork(bool alone) {
 unsigned thread_caches_find_gone(unsigned looks) {
   unsigned found = 0;
   // [look] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that stops
-  // here for ever leaves these caches to nobody. unseen: as in thread_cache_make
+  // here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an exchange, or
+  // after a store, that is not there in the program
   if (looking.load(order::relaxed) || looking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
   ThreadCache* c = next_look.load(order::relaxed);  // relaxed: any cache will do, and they stay
   for (; looks != 0; --looks) {
@@ -160,7 +163,7 @@ unsigned thread_caches_find_gone(unsigned looks) {
     c = c->next_all;
   }
   next_look.store(c, order::relaxed);  // relaxed: as above
-  // [look] release: pairs with the exchange above. unseen: as in thread_cache_make
+  // [look] release: pairs with the exchange above. unseen: as there
   looking.store(false, order::release);
   return found;
 }

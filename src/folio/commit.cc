@@ -34,8 +34,8 @@ Commit commit_to(Descriptor& d, size_t end) {
     word = d.committed.load(order::acquire);  // [commit] acquire: as in committed_bytes
     if (end <= bytes_in(word)) return Commit::kDone;
     if ((word & kBusyMark) != 0) return Commit::kBusy;
-    // [commit] acquire: after the step before; pairs with the store below.
-  } while (!d.committed.compare_exchange(word, word | kBusyMark, order::acquire));
+    // Relaxed: the load came after the step before.
+  } while (!d.committed.compare_exchange(word, word | kBusyMark, order::relaxed));
   const size_t have = bytes_in(word);
   size_t now = step_to(d, have, end);
   if (!commit_range(d, have, now)) now = commit_range(d, have, end) ? end : have;
@@ -47,12 +47,13 @@ Commit commit_to(Descriptor& d, size_t end) {
 bool close_commit(Descriptor& d) {
   uint16_t word = d.committed.load(order::relaxed);  // relaxed: compare_exchange decides
   if ((word & kBusyMark) != 0) return false;
-  // [commit] acquire: after the step before; pairs with commit_to.
-  return d.committed.compare_exchange(word, word | kBusyMark, order::acquire);
+  // Relaxed: who closes does not use what is committed. What others did there comes by the objects, which are claimed.
+  return d.committed.compare_exchange(word, word | kBusyMark, order::relaxed);
 }
 
 void open_commit(Descriptor& d) {
-  d.committed.fetch_and(static_cast<uint16_t>(~kBusyMark), order::release);  // [commit] release: as in commit_to
+  // Relaxed: it goes on with the release sequence of commit_to's store.
+  d.committed.fetch_and(static_cast<uint16_t>(~kBusyMark), order::relaxed);
 }
 
 bool commit_is_busy(const Descriptor& d) {

@@ -33,7 +33,8 @@ void raise_chunk(Descriptor& d, unsigned hint) {
 
 void raise_new_chunk(Descriptor& d) {
   const unsigned slot = window_slot(d.first);
-  // [hint] seq_cst: also where the bit is set, by a chunk that was there before: who lowers it sees this one then.
+  // [hint] seq_cst: also where the bit is set, by a chunk that was there before: who lowers it sees this one then; and
+  // before the summary is read. unseen: that takes a third thread which has raised the summary just then
   d.block->chunks[kEmpty][slot / 64].fetch_or(uint64_t{1} << slot % 64, order::seq_cst);
   raise_bit(d.block->summary[kEmpty], uint64_t{1} << slot / 64);
 }

@@ -31,8 +31,7 @@ Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
   const ChunkPages chunk(d);
   visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
     if (size_t{choice.count} << chunk.shift() >= most_bytes) return;
-    // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty.
-    uint64_t pages = d.dirty(w).load(order::seq_cst) & mask;
+    uint64_t pages = d.dirty(w).load(order::relaxed) & mask;  // relaxed: what this misses any_dirty sees
     if (which == PurgeWhich::kAged) pages &= d.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten
     if (which == PurgeWhich::kAll) {
       // Marks that a thread has left out.
@@ -186,7 +185,8 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
 
 bool any_dirty(Descriptor& d) {
   uint64_t any = 0;
-  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty.
+  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: choose has to
+  // miss it too, which takes two stale reads
   for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
   return any != 0;
 }

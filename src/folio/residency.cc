@@ -79,18 +79,23 @@ bool is_free(Descriptor& d, unsigned page) { return is_free(d, ChunkPages(d), pa
 namespace {
 
 // Sets the marks of pages that looked free, and returns those that were not set, and whose pages are still there: a
-// purge clears the resident bits before the marks.
+// purge clears the resident bits before the marks. A page that comes back meanwhile, as a huge page's do, has its mark
+// seen set by who brought it; so after one was cleared there is another look.
 uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change) {
-  // [page] seq_cst: a mark that was cleared beside this look is seen cleared; pairs with unmark_dirty.
-  const uint64_t mine = pages & seen_resident(d, w) & ~d.dirty(w).load(order::seq_cst);
-  if (mine == 0) return 0;
-  // [page] seq_cst: before the second look; pairs with note_taken, settle. [hint]: before the chunk's is read.
-  const uint64_t set = mine & ~d.dirty(w).fetch_or(mine, order::seq_cst);
-  const uint64_t gone = set & ~resident_in(d, w);
-  const uint64_t not_gone =
-      gone == 0 ? 0 : d.dirty(w).fetch_and(~gone, order::seq_cst) & gone;  // [page] seq_cst: as above
-  change.dirty += static_cast<int>(popcount(set)) - static_cast<int>(popcount(not_gone));
-  return set & ~gone;
+  uint64_t marked = 0;
+  for (uint64_t gone = pages; gone != 0;) {
+    // [page] seq_cst: a mark that was cleared beside this look is seen cleared; pairs with unmark_dirty.
+    const uint64_t mine = gone & seen_resident(d, w) & ~d.dirty(w).load(order::seq_cst);
+    if (mine == 0) break;
+    // [page] seq_cst: before the second look; pairs with note_taken, settle. [hint]: before the chunk's is read.
+    const uint64_t set = mine & ~d.dirty(w).fetch_or(mine, order::seq_cst);
+    gone = set & ~resident_in(d, w);
+    marked |= set & ~gone;
+    change.dirty += static_cast<int>(popcount(set));
+    // [page] seq_cst: before the next look at what is there; pairs with set_resident.
+    if (gone != 0) change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~gone, order::seq_cst) & gone));
+  }
+  return marked;
 }
 
 }  // namespace

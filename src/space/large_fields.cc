@@ -49,7 +49,7 @@ char* carve(size_t bytes) {
     if (start == nullptr) return nullptr;
     const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
     // Installed less what this call is for. The loser of a race gives its span back and tries again.
-    // relaxed: see above
+    // relaxed: see above. unseen: without that, address space would be lost
     if (span.compare_exchange(now, pack(first + chunks, first + (more >> kChunkShift)), order::relaxed)) {
       give_back_span(now);
       return chunk_at(first);
@@ -70,16 +70,16 @@ void uncarve(char* base, size_t bytes) {
 // ---- Making ----
 
 void publish(Field* field) {
-  Field* last = last_field.load(order::acquire);  // [fields] acquire: pairs with the store below
+  // [fields] acquire: pairs with the store below. unseen: who publishes has committed that metadata too, as a rule
+  Field* last = last_field.load(order::acquire);
   Field* none = nullptr;
-  // [fields] acq_rel: publishes the header; pairs with the loads of `fields` and `next`.
-  if (last == nullptr && !fields.compare_exchange(none, field, order::acq_rel)) last = none;
-  while (last != nullptr) {
-    Field* next = nullptr;
-    if (last->next.compare_exchange(next, field, order::acq_rel)) break;  // [fields] acq_rel: as above
-    last = next;
+  // [fields] release: publishes the header; pairs with the loads of `fields` and `next`.
+  if (last == nullptr && !fields.compare_exchange(none, field, order::release)) last = first_field();
+  for (Field* next = nullptr; last != nullptr; last = next_field(*last), next = nullptr) {
+    if (last->next.compare_exchange(next, field, order::release)) break;  // [fields] release: as above
   }
-  last_field.store(field, order::release);  // [fields] release: its header; pairs with the load above
+  // [fields] release: its header; pairs with the load above. unseen: as there
+  last_field.store(field, order::release);
 }
 
 // A field in this address space, entered but not published yet. Null if there is no memory to describe it.
@@ -166,7 +166,7 @@ constinit Atomic<Field*> next_guess{nullptr};
 // In some fields that have as much room but perhaps not where it is to be, other ones each time.
 Field* guess_run(Room r, unsigned count, unsigned step, unsigned* from) {
   FieldPlace at;
-  // [fields] acquire: pairs with the store below.
+  // [fields] acquire: pairs with the store below. unseen: it takes fields that are nearly full
   if (const Field* f = next_guess.load(order::acquire)) at = {f->block, f->number};
   Field* f = nullptr;
   for (unsigned i = 0; i < kGuesses; ++i) {
@@ -174,11 +174,12 @@ Field* guess_run(Room r, unsigned count, unsigned step, unsigned* from) {
     if (f == nullptr) break;
     if (take_in(*f, r, count, step, from)) break;
     if (i + 1 == kGuesses) {
-      next_guess.store(f, order::release);  // [fields] release: its header was read here
+      // [fields] release: its header was read here. unseen: as above
+      next_guess.store(f, order::release);
       return nullptr;
     }
   }
-  next_guess.store(f, order::release);  // [fields] release: as above
+  next_guess.store(f, order::release);  // [fields] release: as above. unseen: as above
   return f;
 }
 

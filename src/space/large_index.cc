@@ -23,6 +23,7 @@ FieldBlock* make_next(FieldBlock& b) {
   if (fresh == nullptr) return nullptr;
   FieldBlock* found = nullptr;
   // [fields] release: zeros only; pairs with next_block. The loser of a race loses 50 KiB of untouched metadata.
+  // unseen: the checks come to fields by their own list
   return b.next.compare_exchange(found, fresh, order::release) ? fresh : next_block(b);
 }
 
@@ -89,16 +90,16 @@ bool index_enter(Field& f) {
     if (number >= kBlockFields) continue;
     f.block = b;
     f.number = number;
-    // [fields] release: its header; pairs with the finders.
-    group_of(f).field[number % kGroupFields].store(&f, order::release);
+    // Relaxed: who finds it has seen a hint of it, which is raised after this.
+    group_of(f).field[number % kGroupFields].store(&f, order::relaxed);
     return true;
   }
   return false;
 }
 
 unsigned room_of(Field& f, Room r) {
-  // [hint] seq_cst: pairs with raise_room.
-  return group_of(f).hints.room_of(r, f.number % kGroupFields).load(order::seq_cst);
+  // Relaxed: a glance. Who finds too little looks elsewhere, who finds too much looks in vain, or raises too far.
+  return group_of(f).hints.room_of(r, f.number % kGroupFields).load(order::relaxed);
 }
 
 void raise_room(Field& f, Room r, unsigned granules) {
@@ -120,13 +121,16 @@ void lower_mark(Field& f, Mark m) { lower_bit(group_of(f).hints.mark(m), uint64_
 
 void age_marks() {
   for (FieldBlock* b = &first_field_block; b != nullptr; b = next_block(*b)) {
-    // [hint] seq_cst: all of them are as in raise_bit.
-    for (uint64_t groups = b->groups.mark(Mark::kDirty).load(order::seq_cst); groups != 0; groups &= groups - 1) {
+    // Relaxed, what is: what this misses, or a purge just then, has its turn at the next tick.
+    for (uint64_t groups = b->groups.mark(Mark::kDirty).load(order::relaxed); groups != 0; groups &= groups - 1) {
       FieldHints& hints = b->group[lowest_bit(groups)].hints;
-      const uint64_t dirty = hints.mark(Mark::kDirty).load(order::seq_cst);  // [hint] seq_cst: as above
-      // [hint] seq_cst: as above
-      if ((dirty & ~hints.mark(Mark::kAged).load(order::seq_cst)) != 0) {
-        hints.mark(Mark::kAged).fetch_or(dirty, order::seq_cst);  // [hint] seq_cst: as above
+      // [hint] acquire: a field comes with its mark; pairs with raise_bit. unseen: that takes one which is opened,
+      // given to, aged and purged at once
+      const uint64_t dirty = hints.mark(Mark::kDirty).load(order::acquire);
+      // relaxed: see above
+      if ((dirty & ~hints.mark(Mark::kAged).load(order::relaxed)) != 0) {
+        // [hint] release: as above; pairs with find_marked. unseen: as above
+        hints.mark(Mark::kAged).fetch_or(dirty, order::release);
       }
       if (dirty != 0) raise_bit(b->groups.mark(Mark::kAged), groups & -groups);
     }
@@ -138,15 +142,15 @@ Field* find_room(Room r, unsigned granules, FieldPlace* at) {
     FieldBlock& b = *at->block;
     for (unsigned g = at->number / kGroupFields, groups = groups_used(b); g < groups; ++g) {
       const unsigned first = at->number > g * kGroupFields ? at->number % kGroupFields : 0;
-      // [hint] seq_cst: a reader that goes on to lower what it finds stale; pairs with raise_to.
-      if (b.groups.room_of(r, g).load(order::seq_cst) < granules) continue;
+      if (b.groups.room_of(r, g).load(order::relaxed) < granules) continue;  // relaxed: what a search misses stays so
       unsigned most = 0;
       for (unsigned i = first, used = fields_used(b, g); i < used; ++i) {
-        const unsigned room = b.group[g].hints.room_of(r, i).load(order::seq_cst);  // [hint] seq_cst: as above
+        // [hint] acquire: the field and its header came before; pairs with raise_to.
+        const unsigned room = b.group[g].hints.room_of(r, i).load(order::acquire);
         if (room > most) most = room;
         if (room < granules) continue;
         at->number = g * kGroupFields + i + 1;
-        return b.group[g].field[i].load(order::acquire);  // [fields] acquire: pairs with index_enter
+        return b.group[g].field[i].load(order::relaxed);  // relaxed: it came with its room
       }
       if (first == 0) lower_group(b, g, r, most);
     }
@@ -159,16 +163,16 @@ Field* find_marked(Mark m, FieldPlace* at) {
     FieldBlock& b = *at->block;
     while (at->number < kBlockFields) {
       const unsigned from = at->number / kGroupFields;
-      // [hint] seq_cst: as in find_room; pairs with raise_bit.
-      const uint64_t groups = b.groups.mark(m).load(order::seq_cst) & ~low_mask(from);
+      const uint64_t groups = b.groups.mark(m).load(order::relaxed) & ~low_mask(from);  // relaxed: as in find_room
       if (groups == 0) break;
       const unsigned g = lowest_bit(groups), first = g == from ? at->number % kGroupFields : 0;
       Atomic<uint64_t>& word = b.group[g].hints.mark(m);
-      const uint64_t all = word.load(order::seq_cst), marked = all & ~low_mask(first);  // [hint] seq_cst: as above
+      // [hint] acquire: as in find_room; pairs with raise_bit.
+      const uint64_t all = word.load(order::acquire), marked = all & ~low_mask(first);
       if (marked != 0) {
         const unsigned i = lowest_bit(marked);
         at->number = g * kGroupFields + i + 1;
-        return b.group[g].field[i].load(order::acquire);  // [fields] acquire: pairs with index_enter
+        return b.group[g].field[i].load(order::relaxed);  // relaxed: it came with its mark
       }
       if (all == 0) {
         lower_bit(b.groups.mark(m), uint64_t{1} << g);

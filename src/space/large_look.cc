@@ -55,7 +55,11 @@ bool hints_hold(Field& f) {
   unsigned free = 0, ready = 0;
   for (unsigned g = 0; g < f.granules; ++g) {
     free = has(f.occupancy(g / 64), g % 64) ? 0 : free + 1;
-    ready = free != 0 && has(f.resident(g / 64), g % 64) ? ready + 1 : 0;
+    if (free == 0) {
+      ready = 0;
+      continue;
+    }
+    ready = has(f.resident(g / 64), g % 64) ? ready + 1 : 0;
     if (!promised(f, Room::kFree, free) || !promised(f, Room::kReady, ready < kRunMost ? ready : kRunMost))
       return false;
     if (ready != 0 && !marked_dirty(f, g / 64)) return false;

@@ -120,13 +120,12 @@ void purge_field(Field& f, Purge& p) {
   // Before the look: who frees meanwhile is not aged yet.
   if (!p.all) lower_mark(f, Mark::kAged);
   FieldPurge purge(f, p);
-  // [hint] seq_cst: pairs with mark_dirty.
-  uint64_t words = f.dirty.load(order::seq_cst);
+  uint64_t words = f.dirty.load(order::relaxed);  // relaxed: what this misses stays marked
   for (; words != 0 && !purge.enough(); words &= words - 1) purge.add(lowest_bit(words));
   if (words != 0) purge.stop();
   purge.purge();
   if (purge.left() && !p.all) raise_mark(f, Mark::kAged);
-  if (f.dirty.load(order::seq_cst) == 0) settle_field(f);  // [hint] seq_cst: as above
+  if (f.dirty.load(order::relaxed) == 0) settle_field(f);  // relaxed: which looks again
 }
 
 }  // namespace

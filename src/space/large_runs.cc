@@ -302,8 +302,8 @@ void raise_all(Field& f) {
   for (Atomic<uint8_t>& word : f.ready_from) word.store(0, order::relaxed);  // relaxed: hints
   raise_room(f, Room::kReady, kRunMost);
   raise_room(f, Room::kFree, f.granules);
-  // [hint] seq_cst: as in mark_dirty.
-  f.dirty.fetch_or(low_mask(f.words()), order::seq_cst);
+  // Relaxed: nothing was changed that must be seen; what somebody lowers just then is mended once more.
+  f.dirty.fetch_or(low_mask(f.words()), order::relaxed);
   raise_mark(f, Mark::kDirty);
 }
 

@@ -5,6 +5,7 @@
 
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/collapse.h"
 #include "folio/commit.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
@@ -15,12 +16,14 @@
 namespace explorer {
 
 enum class Act {
-  kTake,     // `count` objects in one call, never opening a chunk
-  kTakeAny,  // the same, opening a chunk where none has room
-  kGive,     // `count` of the objects of folio `folio` that the shape left taken
-  kGiveOwn,  // all that this thread took
-  kPurge,    // all that can go
-  kTick,     // what the decay clock does to a bin: purge what is aged, mark what is free
+  kTake,      // `count` objects in one call, never opening a chunk
+  kTakeAny,   // the same, opening a chunk where none has room
+  kGive,      // `count` of the objects of folio `folio` that the shape left taken
+  kGiveOwn,   // all that this thread took
+  kPurge,     // all that is dirty
+  kPurgeAll,  // and what was not marked so
+  kCollapse,  // a chunk that is dense becomes a huge page
+  kTick,      // what the decay clock does to a bin: purge what is aged, mark what is free
 };
 
 struct Op {
@@ -33,6 +36,8 @@ inline Op take_any(unsigned count) { return {Act::kTakeAny, count}; }
 inline Op give(unsigned folio, unsigned count) { return {Act::kGive, count, folio}; }
 inline Op give_own() { return {Act::kGiveOwn}; }
 inline Op purge() { return {Act::kPurge}; }
+inline Op purge_all() { return {Act::kPurgeAll}; }
+inline Op collapse() { return {Act::kCollapse}; }
 inline Op tick() { return {Act::kTick}; }
 
 struct Objects {
@@ -182,7 +187,13 @@ class BinScenario {
         break;
       }
       case Act::kPurge:
+        folio::purge_bins(folio::PurgeWhich::kNow, ~size_t{0});
+        break;
+      case Act::kPurgeAll:
         folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});
+        break;
+      case Act::kCollapse:
+        folio::collapse_dense_chunks();
         break;
       case Act::kTick:
         folio::purge_bins(folio::PurgeWhich::kAged, ~size_t{0});

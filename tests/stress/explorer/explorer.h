@@ -65,18 +65,22 @@ class Chooser {
 
 inline unsigned lowest(uint32_t mask) { return static_cast<unsigned>(__builtin_ctz(mask)); }
 
-// What the code under test keeps in TLS, for one logical thread.
-struct LogicalTls {
+// What the code under test keeps in thread-local storage.
+struct TlsImage {
   folio::ThreadTops tops;
   folio::ThreadState state;
+};
 
-  void load() {
-    tops = folio::thread_tops;
-    state = folio::thread_state;
-  }
-  void store() const {
-    folio::thread_tops = tops;
-    folio::thread_state = state;
+// Thread-local storage of a logical thread, at an address of its own: that of a kernel thread which sleeps for good.
+struct Storage {
+  folio::ThreadTops* tops;
+  folio::ThreadState* state;
+  uintptr_t thread_pointer;
+
+  TlsImage image() const { return {*tops, *state}; }
+  void set(const TlsImage& to) const {
+    *tops = to.tops;
+    *state = to.state;
   }
 };
 
@@ -91,13 +95,27 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // Runs `body` now, as logical thread `i`; what it leaves in TLS is what that thread starts with in every execution.
+  // Runs `body` now, as logical thread `i`; what it leaves in TLS is what is there when an execution starts, also where
+  // it has no such thread.
   void prepare(unsigned i, const Body& body);
+
+  // How the kernel sees a thread. A thread that left may have its storage unmapped, written to by the program, or left
+  // as it is; the next life there begins with a new number and storage as the loader makes it. `set_life` is for who
+  // prepares, `turn` for the thread itself: a point, which conflicts with all that looks at another thread.
+  enum class Life : uint64_t { kRuns, kGone, kUnmapped };
+  void set_life(unsigned i, Life life) { first_life_[i] = static_cast<uint64_t>(life); }
+  bool lives(unsigned i) const { return (life_[i] & 3) == static_cast<uint64_t>(Life::kRuns); }
+  void now_is(unsigned i, Life life) { life_[i] = (life_[i] & ~uint64_t{3}) | static_cast<uint64_t>(life); }
+  void turn(Life life);
+  void live_anew();
+  const folio::ThreadTops* tops_of(unsigned i) const { return threads_[i].storage.tops; }
 
   enum class End { kWhole, kCut, kOverrun };
   // One execution. kCut: the chooser gave it up; kOverrun: it took more than kStepsMost points.
   End run(const Plan& plan, Chooser& chooser);
 
+  // All of them stop when the execution has come by so many points. 0: they do not.
+  void stop_all(uint64_t at) { stop_all_at_ = at; }
   // Thread `i` stops forever when it comes to its point number `at` (from 1 on). 0: it does not.
   void stop(unsigned i, uint64_t at) { stop_at_[i] = at; }
   bool finished(unsigned i) const { return threads_[i].finished; }
@@ -125,6 +143,8 @@ class Machine {
   // The logical thread that runs; 0 outside an execution.
   static unsigned running() { return here_ != nullptr && here_->running_ ? here_->current_ : 0; }
 
+  static bool explores() { return here_ != nullptr && here_->running_; }
+
   // What the code under test tells; for hooks.cc.
   static uint64_t operation(void* word, const folio::ExploredOp& op);
   static void result_is_read() {
@@ -141,6 +161,10 @@ class Machine {
     if (watching_) here_->note_purge(reinterpret_cast<uintptr_t>(start), bytes, where);
   }
   static void commit(const void* start, size_t bytes);
+  // What the kernel says of threads, and of what lies in their storage. Each returns false where it is not about one.
+  static bool copy_storage(void* to, const void* from, size_t bytes, bool* mapped);
+  static bool thread_id(uint32_t* id);
+  static bool thread_exists(uint32_t id, bool* exists);
   // Address space that an execution reserves lies where it lay in the one before. Null outside of one.
   static void* reserve(size_t bytes, size_t alignment);
   // True: it is of that, and unmapped for all that anybody sees.
@@ -158,10 +182,12 @@ class Machine {
   struct Thread {
     ucontext_t context;
     char* stack;
-    LogicalTls initial, tls;
+    Storage storage;
+    TlsImage initial;
     bool finished;
     uint64_t points;
   };
+  class As;  // a logical thread, in its scope
 
   void start(Thread& t);
   static void enter();
@@ -177,6 +203,9 @@ class Machine {
   void note_object(uintptr_t object);
   void note_purge(uintptr_t start, size_t bytes, const void* where);
   void note_access(uintptr_t address, size_t bytes, bool write, const void* where);
+  void note_owner();
+  unsigned thread_at(const void* address) const;
+  uint64_t life_of(unsigned thread);
 
   static inline Machine* here_ = nullptr;
   static inline bool watching_ = false;  // the code under test runs
@@ -192,15 +221,18 @@ class Machine {
 
   Memory memory_;
   Thread threads_[kThreadsMost];
-  Range own_[3];  // what no other thread looks at, or all do by turns: stacks and TLS
+  Range own_[2 + kThreadsMost];  // what no other thread looks at, but by way of the kernel: stacks and TLS
+  Range constants_;
   ucontext_t main_;
-  LogicalTls main_tls_;
+  uintptr_t main_pointer_ = 0;
+  uint64_t first_life_[kThreadsMost] = {}, life_[kThreadsMost] = {};  // a Life, and the number of the life << 2
+  uint32_t owner_written_ = 0;  // whose owner was, plainly: what the kernel shows to others
   const Plan* plan_ = nullptr;
   Chooser* chooser_ = nullptr;
   unsigned count_ = 0;
   unsigned current_ = kNobody;
   uint32_t enabled_ = 0;
-  uint64_t stop_at_[kThreadsMost] = {};
+  uint64_t stop_at_[kThreadsMost] = {}, stop_all_at_ = 0;
   bool running_ = false;
   End end_ = End::kWhole;
   unsigned stale_reads_ = 0;
@@ -228,6 +260,11 @@ class Ghost {
 
 // For a scenario: the kernel unmaps nothing.
 inline bool keeps_address_space = false;
+// And has no address space to give.
+inline bool no_address_space = false;
+
+// What was reported as misuse since a scenario's reset.
+inline unsigned misuses = 0;
 
 // Outside an execution: called before each atomic operation.
 inline void (*outside_point)() = nullptr;

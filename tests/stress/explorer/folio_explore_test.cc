@@ -61,6 +61,7 @@ TEST(ExploreFolio, StaleHints) {
 TEST(ExploreFolio, PurgeAgainstTakeAndGive) {
   expect_bin_sound("purge, take", kFolioUnits, {0, 0}, {{purge()}, {take(1)}, {take(1)}}, {.executions = 4000});
   expect_bin_sound("purge, give", kFolioUnits, {1, 0}, {{purge()}, {give(0, 1)}});
+  expect_bin_sound("purge also of what is not marked, give", kFolioUnits, {1, 0}, {{purge_all()}, {give(0, 1)}});
   expect_bin_sound("purge, give, take", kFolioUnits, {2, 1}, {{purge()}, {give(0, 2), give(1, 1)}, {take(1)}},
                    {.executions = 4000});
   expect_bin_sound("purge, purge, give", kFolioUnits, {1, 0}, {{purge()}, {purge()}, {give(0, 1)}},
@@ -109,6 +110,13 @@ TEST(ExploreFolio, PagesAhead) {
   expect_ahead_sound("ahead; take; take", {{take(1)}, {take(64)}, {take(1)}});
   expect_ahead_sound("ahead; purge", {{take(1), take(64)}, {purge()}, {take(2)}});
   expect_ahead_sound("ahead; tick, tick; give", {{take(64), give_own()}, {tick(), tick()}, {take(1)}});
+}
+
+// All pages of a chunk come, beside those who take and give there.
+TEST(ExploreFolio, Collapse) {
+  expect_bin_sound("collapse, give, take", kFolioUnits, {63}, {{collapse()}, {give(0, 1)}, {take(1)}});
+  expect_bin_sound("collapse, give, purge", kFolioUnits, {2}, {{collapse()}, {give(0, 2)}, {purge()}});
+  expect_bin_sound("collapse, while a bin opens its first chunk", kFolioUnits, {}, {{collapse()}, {take_any(1)}});
 }
 
 TEST(ExploreFolio, OpenChunk) {

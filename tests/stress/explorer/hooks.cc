@@ -1,6 +1,7 @@
 // What the code under test calls: each atomic operation, and, from -fsanitize=thread, each plain access. The
 // sanitizer's own library is not linked.
 #include "os/os.h"
+#include "os/report.h"
 #include "stress/explorer/explorer.h"
 
 using explorer::Machine;
@@ -59,6 +60,7 @@ void* __wrap_memset(void* to, int value, size_t bytes) {
   return __real_memset(to, value, bytes);
 }
 void* __wrap__ZN5folio2os7reserveEmmNS0_9HugePagesE(size_t bytes, size_t alignment, folio::os::HugePages pages) {
+  if (explorer::no_address_space) return nullptr;
   void* const arena = Machine::reserve(bytes, alignment);
   return arena != nullptr ? arena : __real__ZN5folio2os7reserveEmmNS0_9HugePagesE(bytes, alignment, pages);
 }
@@ -76,6 +78,65 @@ bool __wrap__ZN5folio2os6commitEPvm(void* start, size_t bytes) {
   Machine::commit(start, bytes);
   return __real__ZN5folio2os6commitEPvm(start, bytes);
 }
+
+unsigned __real__ZN5folio2os9peek_someEPKNS0_9PeekRangeEj(const folio::os::PeekRange* ranges, unsigned count);
+unsigned __wrap__ZN5folio2os9peek_someEPKNS0_9PeekRangeEj(const folio::os::PeekRange* ranges, unsigned count) {
+  for (unsigned i = 0; i < count; ++i) {
+    bool mapped = false;
+    if (!Machine::copy_storage(ranges[i].to, ranges[i].from, ranges[i].bytes, &mapped)) {
+      mapped = __real__ZN5folio2os9peek_someEPKNS0_9PeekRangeEj(&ranges[i], 1) == 1;
+    }
+    if (!mapped) return i;
+  }
+  return count;
+}
+folio::os::Answer __real__ZN5folio2os7word_isEPKPKvS2_(const void* const* word, const void* value);
+folio::os::Answer __wrap__ZN5folio2os7word_isEPKPKvS2_(const void* const* word, const void* value) {
+  const void* found = nullptr;
+  bool mapped = false;
+  if (!Machine::copy_storage(&found, word, sizeof found, &mapped)) {
+    return __real__ZN5folio2os7word_isEPKPKvS2_(word, value);
+  }
+  if (!mapped) return folio::os::Answer::kNotThere;
+  return found == value ? folio::os::Answer::kYes : folio::os::Answer::kOther;
+}
+folio::os::Answer __real__ZN5folio2os14copy_if_mappedEPvPKvm(void* to, const void* from, size_t bytes);
+folio::os::Answer __wrap__ZN5folio2os14copy_if_mappedEPvPKvm(void* to, const void* from, size_t bytes) {
+  bool mapped = false;
+  if (!Machine::copy_storage(to, from, bytes, &mapped)) {
+    return __real__ZN5folio2os14copy_if_mappedEPvPKvm(to, from, bytes);
+  }
+  return mapped ? folio::os::Answer::kYes : folio::os::Answer::kNotThere;
+}
+uint32_t __real__ZN5folio2os9thread_idEv();
+uint32_t __wrap__ZN5folio2os9thread_idEv() {
+  uint32_t id = 0;
+  return Machine::thread_id(&id) ? id : __real__ZN5folio2os9thread_idEv();
+}
+bool __real__ZN5folio2os13thread_existsEj(uint32_t id);
+bool __wrap__ZN5folio2os13thread_existsEj(uint32_t id) {
+  bool exists = false;
+  return Machine::thread_exists(id, &exists) ? exists : __real__ZN5folio2os13thread_existsEj(id);
+}
+
+void __real__ZN5folio13report_misuseERNS_4TextEPKc(folio::Text& line, const char* anchor);
+void __wrap__ZN5folio13report_misuseERNS_4TextEPKc(folio::Text& line, const char* anchor) {
+  ++explorer::misuses;
+  __real__ZN5folio13report_misuseERNS_4TextEPKc(line, anchor);
+}
+
+// It comes whole, at once.
+bool __real__ZN5folio2os8collapseEPvm(void* start, size_t bytes);
+bool __wrap__ZN5folio2os8collapseEPvm(void* start, size_t bytes) {
+  return Machine::explores() || __real__ZN5folio2os8collapseEPvm(start, bytes);
+}
+bool __real__ZN5folio2os15huge_pages_comeEv();
+bool __wrap__ZN5folio2os15huge_pages_comeEv() {
+  return Machine::explores() || __real__ZN5folio2os15huge_pages_comeEv();
+}
+// An execution takes no time.
+uint64_t __real__ZN5folio2os6now_msEv();
+uint64_t __wrap__ZN5folio2os6now_msEv() { return Machine::explores() ? 0 : __real__ZN5folio2os6now_msEv(); }
 
 // The guards of variables that a test initializes once: on x86-64, on aarch64.
 char __tsan_atomic8_load(const volatile char* p, int) { return *p; }

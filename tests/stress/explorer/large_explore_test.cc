@@ -281,7 +281,12 @@ TEST(ExploreLarge, FirstFields) {
   Plan plan;
   static char* got[2];
   for (unsigned i = 0; i < 2; ++i) plan.threads.push_back([i] { got[i] = LargeScenario::alloc(4); });
-  plan.threads.push_back([] { large_purge(true, kUnlimited); });
+  plan.threads.push_back([] {
+    large_purge(true, kUnlimited);
+    for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+      if (f->granules == 0) abort();
+    }
+  });
   plan.reset = [&] {
     LargeScenario::close_fields(fields.load(order::relaxed));
     world.reset();
@@ -356,6 +361,31 @@ TEST(VanishLarge, TakeGivePurge) {
   s.start_without(1);
   s.plan.threads = {s.allocate(0, 20), s.free(0), LargeScenario::purge()};
   expect_sound(vanish(s.machine, s.plan), "large: take, give, purge, one of which vanishes");
+}
+
+// A fork at each step of the others: the child gives back what is parked, and what is free can be found.
+void expect_sound_after_a_fork(LargeScenario& s, const char* what) {
+  s.quiet = false;
+  const auto sound = s.plan.verdict;
+  s.plan.verdict = [&s, sound]() -> std::string {
+    cpu_caches_after_fork(true);
+    return large_stats().parked != 0 ? "an object stays parked" : sound();
+  };
+  expect_sound(fork_anywhere(s.machine, s.plan), what);
+}
+TEST(ForkLarge, TakeGivePurgeResizePark) {
+  folio_test::cpu_of_thread = [] { return 0u; };
+  LargeScenario cached;
+  cached.plan.threads = {cached.allocate_cached(0, 8), cached.free_cached(0), cached.free_cached(1)};
+  expect_sound_after_a_fork(cached, "fork: while large objects are parked and taken");
+  folio_test::cpu_of_thread = nullptr;
+  LargeScenario resized;
+  resized.start_without(1);
+  resized.plan.threads = {resized.resize(0, 12), resized.allocate(1, 6), LargeScenario::purge()};
+  expect_sound_after_a_fork(resized, "fork: while large objects grow, are taken and purged");
+  LargeScenario given;
+  given.plan.threads = {given.resize(1, 4), given.free(0), given.allocate(2, 20)};
+  expect_sound_after_a_fork(given, "fork: while large objects shrink, are given, and one opens a field");
 }
 
 // It stops between lowering the hint and looking again, while others free what it then hides.

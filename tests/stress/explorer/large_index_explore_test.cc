@@ -66,6 +66,21 @@ class IndexScenario {
     world_.save();
   }
   Field& field() { return *field_; }
+  // As if so many fields more had been entered: those are empty places.
+  void enter_others(unsigned number) {
+    first_field_block.used.store(number, order::relaxed);
+    world_.save();
+  }
+  static Body open_another() {
+    return [] { alloc(504); };
+  }
+  static Body walk() {
+    return [] {
+      unsigned granules = 0;
+      for (Field* f = first_field(); f != nullptr; f = next_field(*f)) granules += f->granules;
+      if (granules < kGranules) abort();
+    };
+  }
 
   Machine machine;
   Plan plan;
@@ -111,6 +126,28 @@ TEST(ExploreLargeIndex, MarksAreLoweredWhileOthersAgeAndFree) {
   all.start_without(1);
   all.plan.threads = {all.free(0), all.purge(true), all.purge(true)};
   expect_sound(explore(all.machine, all.plan, {.executions = 3000}), "large index: give, two purge all");
+}
+
+// A field is opened: its group has more room than who has just looked through it knows.
+TEST(ExploreLargeIndex, RoomIsLoweredWhileAFieldIsOpened) {
+  IndexScenario s;
+  s.plan.threads = {IndexScenario::open_another(), s.look_for(Room::kFree, 504), IndexScenario::walk()};
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: one opens a field, one lowers room");
+  IndexScenario two;
+  two.plan.threads = {IndexScenario::open_another(), IndexScenario::open_another(), IndexScenario::walk()};
+  expect_sound(explore(two.machine, two.plan, {.executions = 3000}), "large index: two open a field, one walks");
+}
+
+// A block of the index is nearly full: the next one is made, while another thread looks through all.
+TEST(ExploreLargeIndex, TheNextBlock) {
+  IndexScenario s;
+  s.enter_others(kBlockFields - 1);
+  s.plan.threads = {IndexScenario::open_another(), s.look_for(Room::kFree, 504)};
+  expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: one makes the next block, one looks");
+  IndexScenario two;
+  two.enter_others(kBlockFields - 1);
+  two.plan.threads = {IndexScenario::open_another(), IndexScenario::open_another()};
+  expect_sound(explore(two.machine, two.plan, {.executions = 3000}), "large index: two make the next block");
 }
 
 // What a thread that stopped has hidden comes to light when the field is mended.

@@ -1,9 +1,18 @@
 #include <gtest/gtest.h>
 #include <link.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <asm/prctl.h>
+#endif
 
 #include "folio/descriptor.h"
 #include "stress/explorer/explorer.h"
@@ -23,6 +32,69 @@ int find_tls(dl_phdr_info* info, size_t, void* to) {
     range[1] = range[0] + info->dlpi_phdr[i].p_memsz;
   }
   return 1;  // the first is the program
+}
+
+// The program's first segment: code and constants, which nobody writes.
+int find_constants(dl_phdr_info* info, size_t, void* to) {
+  auto* const range = static_cast<uintptr_t*>(to);
+  for (unsigned i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& header = info->dlpi_phdr[i];
+    if (header.p_type != PT_LOAD || (header.p_flags & PF_W) != 0) continue;
+    const uintptr_t start = info->dlpi_addr + header.p_vaddr;
+    if (range[1] == 0) range[0] = start;
+    range[1] = start + header.p_memsz;
+  }
+  return 1;  // the first is the program
+}
+
+uintptr_t thread_pointer() { return reinterpret_cast<uintptr_t>(__builtin_thread_pointer()); }
+
+// From here on the thread-local storage is that one's.
+[[gnu::noinline]] void set_thread_pointer(uintptr_t to) {
+#if defined(__x86_64__)
+  constexpr unsigned long kHasInstruction = 2;  // HWCAP2_FSGSBASE
+  static const bool has = (getauxval(AT_HWCAP2) & kHasInstruction) != 0;
+  if (has) {
+    asm volatile("wrfsbase %0" : : "r"(to) : "memory");
+  } else {
+    syscall(SYS_arch_prctl, ARCH_SET_FS, to);
+  }
+#else
+  asm volatile("msr tpidr_el0, %0" : : "r"(to) : "memory");
+#endif
+}
+
+// Storage for a logical thread: of a thread that tells where it is and sleeps.
+Storage make_storage() {
+  static sem_t told;
+  static Storage made;
+  sem_init(&told, 0, 0);
+  pthread_t thread;
+  const auto sleep = [](void*) -> void* {
+    made = {&folio::thread_tops, &folio::thread_state, thread_pointer()};
+    sem_post(&told);
+    for (;;) pause();
+  };
+  if (pthread_create(&thread, nullptr, sleep, nullptr) != 0) abort();
+  pthread_detach(thread);
+  while (sem_wait(&told) != 0) {
+  }
+  return made;
+}
+
+// For all machines, one after the other.
+const Storage& storage_of(unsigned thread) {
+  static const std::vector<Storage> all = [] {
+    std::vector<Storage> made;
+    for (unsigned i = 0; i < kThreadsMost; ++i) made.push_back(make_storage());
+    return made;
+  }();
+  return all[thread];
+}
+
+const TlsImage& new_storage() {
+  static const TlsImage image = storage_of(0).image();
+  return image;
 }
 
 // Address space without contents.
@@ -61,8 +133,11 @@ Machine::Machine() {
   if (stacks == MAP_FAILED) abort();
   for (unsigned i = 0; i < kThreadsMost; ++i) {
     threads_[i].stack = stacks + i * kStackBytes;
-    threads_[i].initial.load();
+    threads_[i].storage = storage_of(i);
+    threads_[i].initial = new_storage();
+    threads_[i].storage.set(new_storage());
   }
+  main_pointer_ = thread_pointer();
   own_[0] = {reinterpret_cast<uintptr_t>(stacks), reinterpret_cast<uintptr_t>(stacks) + kThreadsMost * kStackBytes};
   pthread_attr_t attributes;
   void* bottom = nullptr;
@@ -73,7 +148,13 @@ Machine::Machine() {
   own_[1] = {reinterpret_cast<uintptr_t>(bottom), reinterpret_cast<uintptr_t>(bottom) + bytes};
   uintptr_t tls[2] = {};
   dl_iterate_phdr(find_tls, tls);
-  own_[2] = {tls[0], tls[1]};
+  for (unsigned i = 0; i < kThreadsMost; ++i) {
+    const uintptr_t distance = threads_[i].storage.thread_pointer - main_pointer_;
+    own_[2 + i] = {tls[0] + distance, tls[1] + distance};
+  }
+  uintptr_t constants[2] = {};
+  dl_iterate_phdr(find_constants, constants);
+  constants_ = {constants[0], constants[1]};
   if (const char* mutant = getenv("FOLIO_MUTATE")) memory_.mutate(mutant);
   if (arena_ == nullptr) arena_ = map_afresh(nullptr, kArenaBytes);
   notes_sites_ = getenv("FOLIO_EXPLORE_SITES") != nullptr;
@@ -104,22 +185,34 @@ Machine::~Machine() {
   here_ = nullptr;
 }
 
+class Machine::As {
+ public:
+  As(const Machine& machine, unsigned thread) : before_(thread_pointer()) {
+    set_thread_pointer(machine.threads_[thread].storage.thread_pointer);
+  }
+  ~As() { set_thread_pointer(before_); }
+  As(const As&) = delete;
+  As& operator=(const As&) = delete;
+
+ private:
+  uintptr_t before_;
+};
+
 void Machine::prepare(unsigned i, const Body& body) {
-  LogicalTls mine;
-  mine.load();
-  threads_[i].initial.store();
-  body();
-  threads_[i].initial.load();
-  mine.store();
+  Thread& t = threads_[i];
+  t.storage.set(t.initial);
+  as(i, body);
+  t.initial = t.storage.image();
 }
 
 void Machine::as(unsigned i, const Body& body) {
-  LogicalTls mine;
-  mine.load();
-  threads_[i].tls.store();
-  body();
-  threads_[i].tls.load();
-  mine.store();
+  const unsigned before = current_;
+  current_ = i;
+  {
+    const As scope(*this, i);
+    body();
+  }
+  current_ = before;
 }
 
 Machine::End Machine::run(const Plan& plan, Chooser& chooser) {
@@ -136,14 +229,18 @@ Machine::End Machine::run(const Plan& plan, Chooser& chooser) {
   learned_ = false;
   end_ = End::kWhole;
   memory_.begin();
-  for (unsigned i = 0; i < count_; ++i) start(threads_[i]);
-  main_tls_.load();
+  owner_written_ = 0;
+  for (unsigned i = 0; i < kThreadsMost; ++i) {
+    threads_[i].storage.set(threads_[i].initial);
+    memory_.location(&threads_[i].storage.tops->owner, 8);
+    life_[i] = first_life_[i] | 4;
+    start(threads_[i]);
+  }
   running_ = folio_exploring = true;
   current_ = kNobody;
   pass(kNobody, chosen());
   watching_ = false;
   running_ = folio_exploring = false;
-  main_tls_.store();
   return end_;
 }
 
@@ -153,7 +250,6 @@ void Machine::start(Thread& t) {
   t.context.uc_stack.ss_size = kStackBytes;
   t.context.uc_link = nullptr;
   makecontext(&t.context, enter, 0);
-  t.tls = t.initial;
   t.finished = false;
   t.points = 0;
 }
@@ -194,6 +290,7 @@ void Machine::write_sites() const {
 
 uint64_t Machine::operate(void* word, const ExploredOp& op) {
   const unsigned me = current_;
+  if (owner_written_ != 0) note_owner();
   if (notes_sites_) sites_.insert({op.file, op.line, op.kind});
   const int order = memory_.order_of(op);
   Touch touch = {nullptr, op.kind != ExploredOp::kLoad, order == folio::order::seq_cst, false};
@@ -256,6 +353,10 @@ void Machine::at_point() {
   Thread& t = threads_[current_];
   ++t.points;
   if (t.points == stop_at_[current_]) return leave();
+  if (stop_all_at_ != 0 && steps_ >= stop_all_at_) {
+    enabled_ = 0;
+    return leave();
+  }
   if (trace_.size() >= kStepsMost) {
     end_ = End::kOverrun;
     return pass(current_, kNobody);
@@ -282,21 +383,107 @@ void Machine::leave() {
 }
 
 void Machine::pass(unsigned from, unsigned to) {
-  if (from != kNobody) threads_[from].tls.load();
   current_ = to;
-  if (to != kNobody) threads_[to].tls.store();
+  set_thread_pointer(to == kNobody ? main_pointer_ : threads_[to].storage.thread_pointer);
   ucontext_t& left = from == kNobody ? main_ : threads_[from].context;
   ucontext_t& entered = to == kNobody ? main_ : threads_[to].context;
   swapcontext(&left, &entered);
 }
 
 void Machine::note_access(uintptr_t address, size_t bytes, bool write, const void* where) {
+  if (constants_.holds(address)) return;
+  if (write && address == reinterpret_cast<uintptr_t>(&threads_[current_].storage.tops->owner)) {
+    owner_written_ |= 1u << current_;
+  }
   for (const Range& own : own_) {
     if (own.holds(address)) return;
   }
   watching_ = false;
   memory_.plain(current_, address, bytes, write, where);
   watching_ = true;
+}
+
+// ---- Other threads, as the kernel shows them ----
+
+// The owner of a thread's tops is written plainly, and read by others through the kernel: the same as a relaxed store.
+// It has happened by the time of the thread's next operation.
+void Machine::note_owner() {
+  for (uint32_t rest = owner_written_; rest != 0; rest &= rest - 1) {
+    const unsigned t = lowest(rest);
+    folio::ThreadCache** const owner = &threads_[t].storage.tops->owner;
+    memory_.stored_plainly(t, owner, reinterpret_cast<uint64_t>(*owner));
+  }
+  owner_written_ = 0;
+}
+
+// kNobody if it is in none's storage.
+unsigned Machine::thread_at(const void* address) const {
+  for (unsigned i = 0; i < kThreadsMost; ++i) {
+    if (own_[2 + i].holds(reinterpret_cast<uintptr_t>(address))) return i;
+  }
+  return kNobody;
+}
+
+// A look by way of the kernel: a point.
+uint64_t Machine::life_of(unsigned thread) {
+  const Ghost ghost;
+  const ExploredOp look = {ExploredOp::kLoad, folio::order::seq_cst, 8, 0, 0, __FILE__, 0};
+  return running_ ? operate(&life_[thread], look) : life_[thread];
+}
+
+void Machine::turn(Life life) {
+  const Ghost ghost;
+  const ExploredOp change = {ExploredOp::kStore,
+                             folio::order::seq_cst,
+                             8,
+                             (life_[current_] & ~uint64_t{3}) | static_cast<uint64_t>(life),
+                             0,
+                             __FILE__,
+                             0};
+  operate(&life_[current_], change);
+}
+
+void Machine::live_anew() {
+  const Ghost ghost;
+  if (owner_written_ != 0) note_owner();
+  const unsigned me = current_;
+  threads_[me].storage.set(new_storage());
+  memory_.stored_plainly(me, &threads_[me].storage.tops->owner, 0);
+  const ExploredOp change = {
+      ExploredOp::kStore, folio::order::seq_cst, 8, (life_[me] & ~uint64_t{3}) + 4, 0, __FILE__, 0};
+  operate(&life_[me], change);
+}
+
+bool Machine::copy_storage(void* to, const void* from, size_t bytes, bool* mapped) {
+  if (here_ == nullptr) return false;
+  Machine& m = *here_;
+  const unsigned thread = m.thread_at(from);
+  if (thread == kNobody) return false;
+  const Ghost ghost;
+  *mapped = (m.life_of(thread) & 3) != static_cast<uint64_t>(Life::kUnmapped);
+  if (!*mapped) return true;
+  memcpy(to, from, bytes);
+  void** const owner = reinterpret_cast<void**>(&m.threads_[thread].storage.tops->owner);
+  const auto at = static_cast<size_t>(reinterpret_cast<const char*>(owner) - static_cast<const char*>(from));
+  if (at >= bytes || !m.running_) return true;
+  const ExploredOp look = {ExploredOp::kLoad, folio::order::relaxed, 8, 0, 0, __FILE__, 0};
+  const uint64_t read = m.operate(owner, look);
+  memcpy(static_cast<char*>(to) + at, &read, sizeof read);
+  return true;
+}
+
+// Each life has another one.
+bool Machine::thread_id(uint32_t* id) {
+  if (here_ == nullptr || here_->current_ == kNobody) return false;
+  *id = static_cast<uint32_t>(here_->life_[here_->current_] >> 2) * 16 + here_->current_ + 1;
+  return true;
+}
+
+bool Machine::thread_exists(uint32_t id, bool* exists) {
+  if (here_ == nullptr || id == 0 || id % 16 > kThreadsMost || id % 16 == 0) return false;
+  const uint64_t life = here_->life_of(id % 16 - 1);
+  *exists = (life & 3) == static_cast<uint64_t>(Life::kRuns) && life >> 2 == id / 16;
+  return true;
 }
 
 void Machine::note_object(uintptr_t object) {

@@ -274,6 +274,15 @@ uint64_t Memory::perform(unsigned thread, Location& l, const ExploredOp& op, uin
   return compares && !fails ? op.expected : value;
 }
 
+void Memory::stored_plainly(unsigned thread, void* word, uint64_t value) {
+  Location& l = find_entry(locations_, locations_used_, &Location::word, reinterpret_cast<uintptr_t>(word));
+  if (l.execution != execution_) abort();  // what it was before is not known
+  const uint32_t epoch = ++clocks_[thread].of[thread];
+  l.stores.push_back({value, {}});
+  l.accesses[thread].push_back({epoch, static_cast<uint32_t>(l.stores.size() - 1)});
+  ++clocks_[thread].of[thread];
+}
+
 uint64_t Memory::perform(void* word, const ExploredOp& op) {
   const uint64_t before = read_bits(word, op.bytes);
   if (op.kind == ExploredOp::kCompareExchange && before != op.expected) return before;
@@ -287,7 +296,7 @@ uint64_t Memory::perform(void* word, const ExploredOp& op) {
 Memory::Cell& Memory::cell(uintptr_t number) {
   Cell& c = find_entry(cells_, cells_used_, &Cell::number, number);
   if (c.execution != execution_) {
-    memset(c.last, 0, sizeof c.last);
+    memset(c.seen, 0, sizeof c.seen);
     c.execution = execution_;
   }
   return c;
@@ -320,15 +329,22 @@ void Memory::note(unsigned thread, uintptr_t address, unsigned bytes, unsigned k
 
 void Memory::note_half(Cell& c, unsigned half, unsigned thread, uintptr_t address, uint8_t mask, unsigned kind,
                        const void* where) {
+  // Of which kinds another one is a race.
+  static constexpr uint8_t kAgainst[] = {1 << 1 | 1 << 3, 0xf, 1 << 1, 1 << 0 | 1 << 1};
   const Clock& clock = clocks_[thread];
   auto& mine = c.last[kind][thread];
+  const auto me = static_cast<uint8_t>(1u << thread);
+  if ((c.seen[kind] & me) == 0) {
+    c.seen[kind] |= me;
+    mine = {};
+  }
   if (mine.epoch[half] == clock.of[thread] && (mine.bytes & mask) == mask) return;
   for (unsigned other = kPlain; other < kAtomic + 2 && !raced_; ++other) {
-    const bool both_atomic = other >= kAtomic && kind >= kAtomic, a_write = ((other | kind) & 1) != 0;
-    if (both_atomic || !a_write) continue;
-    for (unsigned u = 0; u < kThreadsMost; ++u) {
+    if ((kAgainst[kind] >> other & 1) == 0) continue;
+    for (unsigned rest = c.seen[other] & ~unsigned{me}; rest != 0; rest &= rest - 1) {
+      const auto u = static_cast<unsigned>(__builtin_ctz(rest));
       const auto& last = c.last[other][u];
-      if (u == thread || (last.bytes & mask) == 0 || last.epoch[half] <= clock.of[u]) continue;
+      if ((last.bytes & mask) == 0 || last.epoch[half] <= clock.of[u]) continue;
       race_ = {{last.where, where},
                {u, thread},
                {(other & 1) != 0, (kind & 1) != 0},

@@ -98,6 +98,9 @@ class Memory {
   // The operation outside an execution.
   static uint64_t perform(void* word, const folio::ExploredOp& op);
 
+  // A word that is an atomic one for others was stored to by plain code: as by a relaxed store.
+  void stored_plainly(unsigned thread, void* word, uint64_t value);
+
   void plain(unsigned thread, uintptr_t address, size_t bytes, bool write, const void* where);
   void commit(unsigned thread, uintptr_t start, size_t bytes) {
     commits_.push_back({start, bytes, clocks_[thread].of[thread], thread});
@@ -118,6 +121,7 @@ class Memory {
   struct Cell {
     uintptr_t number = 0;
     uint32_t execution = 0;
+    uint8_t seen[4] = {};  // of each kind, by which threads: the others' `last` say nothing
     struct Last {
       uint32_t epoch[2];  // of either half
       uint8_t bytes;      // which of the eight

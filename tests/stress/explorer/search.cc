@@ -254,8 +254,10 @@ void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& o
   outcome.stale = limits.stale;
   if (limits.reduce && limits.random != 0) learn(machine, plan, outcome);
   if (!outcome.failure.empty()) return;
-  const double end = limits.seconds == 0 ? 0 : now() + limits.seconds;
+  const double start = now();
   for (unsigned preemptions = 0; preemptions <= limits.preemptions; ++preemptions) {
+    // What takes long up to two does not come to the end of three.
+    const double end = limits.seconds == 0 ? 0 : start + (preemptions <= 2 ? limits.seconds : limits.seconds / 4);
     const DepthFirst anew(preemptions, limits.stale, limits.reduce);
     DepthFirst paths = anew;
     for (bool more = true; more;) {
@@ -277,7 +279,7 @@ void search(Machine& machine, const Plan& plan, const Limits& limits, Outcome& o
 }
 
 // For tests/stress/explorer/explore.py, FOLIO_EXPLORE_SECONDS: so long for each scenario, in place of so many
-// executions, and to three preemptions at least.
+// executions, and to three preemptions at least, for which there is a quarter of the time.
 Limits deeper(Limits limits) {
   const char* const seconds = getenv("FOLIO_EXPLORE_SECONDS");
   if (seconds == nullptr || !limits.deepens) return limits;
@@ -345,6 +347,32 @@ Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions, uint64_
     }
     machine.stop(victim, 0);
   }
+  return outcome;
+}
+
+Outcome fork_anywhere(Machine& machine, const Plan& plan, unsigned preemptions, uint64_t random) {
+  Outcome outcome;
+  machine.set_points(Machine::Points::kWrites);
+  learn(machine, plan, outcome);
+  bool came_by = true;
+  for (uint64_t at = 1; came_by && outcome.failure.empty(); at += at < 300 ? 1 : at / 50) {
+    machine.stop_all(at);
+    came_by = false;
+    const auto run = [&](Chooser& chooser) {
+      const bool sound = try_one(machine, plan, chooser, outcome);
+      came_by = came_by || machine.steps() >= at;
+      return sound;
+    };
+    DepthFirst paths(preemptions, 0);
+    for (unsigned n = 0; n < kStopMost && run(paths) && (machine.learned() || paths.next()); ++n) {
+      if (machine.learned()) paths = DepthFirst(preemptions, 0);
+    }
+    for (uint64_t seed = 0; seed < random && outcome.failure.empty(); ++seed) {
+      RandomWalk walk(at * random + seed);
+      run(walk);
+    }
+  }
+  machine.stop_all(0);
   return outcome;
 }
 

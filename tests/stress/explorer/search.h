@@ -37,6 +37,10 @@ Outcome explore(Machine& machine, const Plan& plan, const Limits& limits = {});
 inline constexpr unsigned kStopMost = 100;
 Outcome vanish(Machine& machine, const Plan& plan, unsigned preemptions = 1, uint64_t random = 5);
 
+// The same for all threads at once, at each point of an execution: what the child of a fork finds, if the thread that
+// forks is none of them.
+Outcome fork_anywhere(Machine& machine, const Plan& plan, unsigned preemptions = 1, uint64_t random = 5);
+
 // Says what was run; fails with the verdict and the schedule.
 void expect_sound(const Outcome& outcome, const char* what);
 void expect_caught(const Outcome& outcome, const char* what);

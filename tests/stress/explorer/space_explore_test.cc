@@ -215,9 +215,11 @@ TEST(ExploreSpace, ThreadEndKey) {
     if (pthread_key_create(&probe, nullptr) != 0) return "no more keys";
     pthread_key_delete(probe);
     if (probe > lowest + 1 || key - 2 > lowest + 1) return "a key too many";
-    // Both threads are one to the C library: the key holds what the last of them stored.
-    const void* const value = pthread_getspecific(key - 2);
-    return value == &values[0] || value == &values[1] ? "" : "a value under a key that was deleted";
+    bool right[2];
+    for (unsigned i = 0; i < 2; ++i) {
+      machine.as(i, [&] { right[i] = pthread_getspecific(key - 2) == &values[i]; });
+    }
+    return right[0] && right[1] ? "" : "a value under a key that was deleted";
   };
   expect_sound(explore(machine, plan, {.preemptions = 6, .random = 100}), "thread-end key: two are first");
   plan.reset();
@@ -254,13 +256,12 @@ class Housekeeper {
       at_work_.store(true, order::release);
       entered_ = tell();
       const Woken woken = housekeeper_rest(kind, 0);
-      const unsigned before = tell();
       --working_;
       const bool left = housekeeper_leave();
       const Ghost ghost;
       heard_ = heard_ || woken == Woken::kRung || !left;
       stays_ = !left;
-      left_ = before;
+      left_ = ++now_;  // no point lies between this and the last look at the word
     };
   }
   Body ring() {
@@ -287,7 +288,7 @@ class Housekeeper {
 
   World world_;
   Atomic<bool> at_work_{false};
-  unsigned working_;  // plain: who comes next sees what the one before has left
+  static inline unsigned working_;  // plain: who comes next sees what the one before has left
   unsigned now_, entered_, left_, rung_at_, called_at_;
   bool heard_, stays_;
   const char* wrong_;
@@ -333,6 +334,9 @@ class HugeScenario {
   }
   Body allocate(unsigned thread) {
     return [this, thread] { got_[thread] = huge_alloc(kBytes, 1); };
+  }
+  Body resize(unsigned block, size_t bytes) {
+    return [this, block, bytes] { huge_resize(blocks_[block], bytes); };
   }
   HugeBlock*& got(unsigned thread) { return got_[thread]; }
 
@@ -416,6 +420,31 @@ TEST(VanishHuge, FreeAllocatePurge) {
   s.most_lost = 3;
   s.plan.threads = {s.free(0), s.allocate(0), [] { huge_purge(true, ~size_t{0}); }};
   expect_sound(vanish(s.machine, s.plan), "huge: free, allocate, purge, one of which vanishes");
+}
+
+// A fork at each step of the others: the child allocates and frees with what is left.
+TEST(ForkHuge, FreeAllocatePurgeResize) {
+  for (const bool resizes : {false, true}) {
+    HugeScenario s;
+    s.most_lost = 3;
+    s.plan.threads = {s.free(0), s.allocate(0)};
+    if (resizes) {
+      s.plan.threads.push_back(s.resize(1, HugeScenario::kBytes + 5000));
+    } else {
+      s.plan.threads.push_back([] { huge_purge(true, ~size_t{0}); });
+    }
+    const auto sound = s.plan.verdict;
+    s.plan.verdict = [&s, sound]() -> std::string {
+      s.allocate(1)();
+      HugeBlock*& mine = s.got(1);
+      if (mine == nullptr || mine == s.got(0)) return "the child has no block of its own";
+      if (!huge_free(mine)) return "the child's block is not live";
+      mine = nullptr;
+      return sound();
+    };
+    expect_sound(fork_anywhere(s.machine, s.plan), resizes ? "fork: while huge objects are freed, taken and resized"
+                                                           : "fork: while huge objects are freed, taken and purged");
+  }
 }
 
 // A program that orders its calls: whoever gets the pointer frees what it points to.

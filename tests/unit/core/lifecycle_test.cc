@@ -2,12 +2,15 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 
 #include <atomic>
 #include <thread>
 
 #include "cache/thread_caches.h"
 #include "core/realloc.h"
+#include "os/os.h"
+#include "space/large.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 
@@ -116,6 +119,30 @@ TEST(Lifecycle, AChildOfManyThreadsGoesOnAndLosesLittle) {
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();
+}
+
+// Where the system does not say how many threads run, as without /proc, each that had a cache is asked for: the child
+// finds out that it is alone, and gives back what the others had parked.
+TEST(Lifecycle, AChildWithoutProcKnowsThatItIsAlone) {
+  if (kEmulated) GTEST_SKIP() << "the emulator has threads of its own";
+  const int result = in_child([] {
+    if (!filter_call(SYS_newfstatat, SECCOMP_RET_ERRNO | ENOENT)) return kCannot;
+    if (os::thread_total() != 0) return kFailed;
+    std::atomic<unsigned> step{0};
+    std::thread other([&step] {
+      free_object(alloc(100000));
+      step = 1;
+      while (step != 2) std::this_thread::yield();
+    });
+    while (step != 1) std::this_thread::yield();
+    const bool parked = large_stats().parked != 0;
+    const int inner = in_child([] { return large_stats().parked == 0 && works() ? kPassed : kFailed; });
+    step = 2;
+    other.join();
+    return parked ? inner : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters of system calls here";
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST(Lifecycle, AChildOfAChild) {

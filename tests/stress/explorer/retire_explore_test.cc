@@ -1,0 +1,323 @@
+// Chunks that come and go: retired, opened again at the same place by the same bin or another one, taken back by the
+// field that lent them; and bins whose chunks lie in two windows.
+//
+// Afterwards every invariant of both bins holds, no object has two owners, and takers reach all that is free.
+#include <gtest/gtest.h>
+
+#include "folio/retire.h"
+#include "space/large.h"
+#include "stress/explorer/bin_scenario.h"
+
+namespace explorer {
+namespace {
+
+using namespace folio;
+
+constexpr size_t kGiB = size_t{1} << 30;
+
+class ChunkScenario {
+ public:
+  enum class Where { kOneWindow, kTwoWindows, kField };
+
+  explicit ChunkScenario(Where place = Where::kOneWindow) {
+    begin_anew();
+    keeps_address_space = true;
+    if (place == Where::kField) {
+      prepare_field();
+    } else {
+      place_chunks(place == Where::kTwoWindows ? kWindowChunks - 1 : 2);
+    }
+    plan.reset = [this] { reset(); };
+    plan.verdict = [this] { return verdict(); };
+  }
+  ~ChunkScenario() {
+    reset();
+    keeps_address_space = no_address_space = false;
+  }
+  ChunkScenario(const ChunkScenario&) = delete;
+  ChunkScenario& operator=(const ChunkScenario&) = delete;
+
+  // Before the execution: `left` objects are taken of so many chunks of the bin, the others were and are free.
+  void open(BinId b, unsigned chunks, unsigned left) {
+    std::vector<void*> all;
+    for (unsigned most = chunks * info_of(b).objects; all.size() < most;) {
+      void* some[kFolioObjects];
+      const auto n = take_objects(b, some, std::min<unsigned>(kFolioObjects, most - static_cast<unsigned>(all.size())));
+      if (n == 0) abort();
+      all.insert(all.end(), some, some + n);
+    }
+    std::sort(all.begin(), all.end());
+    for (size_t i = left; i < all.size(); ++i) give_objects(b, &all[i], 1, "explorer");
+    for (size_t i = 0; i < left; ++i) left_.push_back({b, all[i]});
+    // Few pages are to be looked at.
+    purge_bins(PurgeWhich::kAll, ~size_t{0});
+    if (left != all.size()) open_in_part(b);
+  }
+  // One object is taken and given back: of a new chunk what is committed is little more.
+  void open_in_part(BinId b) {
+    void* some[kFolioObjects];
+    if (take_objects(b, some, 1) != 1) abort();
+    give_objects(b, some, 1, "explorer");
+  }
+  void expect_sound(const char* what) {
+    visit_chunks_of_all([this](Descriptor& d) { entries_.push_back({d.first, index(d.bin)}); });
+    world_.save();
+    explorer::expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 3000, .random = 300}), what);
+  }
+
+  Body take(BinId b, unsigned count, bool may_open = true) {
+    return [this, b, count, may_open] {
+      void* objects[kFolioObjects];
+      const unsigned n = may_open ? take_objects(b, objects, count) : take_objects_in_open_chunks(b, objects, count);
+      for (unsigned i = 0; i < n; ++i) Machine::write_object(objects[i]);
+      const Ghost ghost;
+      for (unsigned i = 0; i < n; ++i) held_.push_back({b, objects[i]});
+    };
+  }
+  // Of what was left taken.
+  Body give(unsigned from, unsigned count) {
+    return [this, from, count] {
+      for (unsigned i = from; i < from + count; ++i) Machine::write_object(left_[i].object);
+      for (unsigned i = from; i < from + count; ++i) {
+        {
+          const Ghost ghost;
+          given_[i] = true;
+        }
+        give_objects(left_[i].bin, &left_[i].object, 1, "explorer");
+      }
+    };
+  }
+  static Body retire() {
+    return [] { retire_free_chunks(); };
+  }
+  static Body purge() {
+    return [] { purge_bins(PurgeWhich::kNow, ~size_t{0}); };
+  }
+  static Body both(Body first, Body second) {
+    return [first, second] {
+      first();
+      second();
+    };
+  }
+  Body allocate_large(unsigned granules) {
+    return [this, granules] {
+      auto* const object = static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false, false));
+      if (object == nullptr) return;
+      Machine::write_object(object);
+      const Ghost ghost;
+      large_.push_back(object);
+    };
+  }
+
+  // Of both a chunk has few folios. (One of the largest bin is open already.)
+  const BinId bin = bin_for(16384), other = bin_id(kBins - 3);
+  Machine machine;
+  Plan plan;
+
+ private:
+  struct Held {
+    BinId bin;
+    void* object;
+  };
+
+  // A region of which the next chunk has this number in its window, with some more behind it.
+  void place_chunks(unsigned slot) {
+    constexpr unsigned kChunks = 6;
+    static char* const windows_of_it = static_cast<char*>(os::reserve(16 * kGiB, 8 * kGiB));
+    if (windows_of_it == nullptr) abort();
+    const uint64_t first = (reinterpret_cast<uintptr_t>(windows_of_it) >> kChunkShift) + slot;
+    world_.variable<uint64_t>("_ZN5folio13region_cursorE") = first << 32 | (first + kChunks);
+  }
+
+  // A field with a free chunk, and no address space beside it.
+  void prepare_field() {
+    world_.variable<uint64_t>("_ZN5folio13region_cursorE") = 0;
+    constexpr unsigned kChunkGranules = kChunkBytes / kGranuleBytes;
+    auto* const hole = static_cast<char*>(large_alloc(kChunkBytes, kChunkBytes, false));
+    Field* const field = large_place(hole).field;
+    for (unsigned n = 500; n != 0; n /= 2) {
+      while (large_alloc(n * kGranuleBytes - kLineOffsetMost, 1, false, false) != nullptr) {
+      }
+    }
+    if (first_field() != field || next_field(*field) != nullptr || !large_free(hole)) abort();
+    field_ = field;
+    no_address_space = true;
+    if (large_stats().taken + kChunkGranules * kGranuleBytes != large_stats().reserved) abort();
+  }
+
+  template <class Visit>
+  void visit_chunks_of_all(Visit&& visit) const {
+    for (const BinId b : {bin, other}) {
+      visit_chunks(b, [&](Descriptor& d) {
+        visit(d);
+        return true;
+      });
+    }
+  }
+
+  void reset() {
+    world_.reset();
+    for (const auto& [chunk, code] : entries_) {
+      chunk_entry(chunk).store(static_cast<uint16_t>(code * kTopBytes), order::relaxed);
+    }
+    held_.clear();
+    large_.clear();
+    given_.assign(left_.size(), false);
+  }
+
+  std::string verdict() {
+    std::vector<Held> live = held_;
+    for (unsigned i = 0; i < left_.size(); ++i) {
+      if (!given_[i]) live.push_back(left_[i]);
+    }
+    for (const Held& h : live) {
+      const folio::Place place = place_of(h.object);
+      if (place.descriptor == nullptr || place.descriptor->bin != h.bin || place.base != h.object) {
+        return "a live object is in no chunk of its bin";
+      }
+      if (!place.taken()) return "an object that a thread holds is free";
+      *static_cast<char*>(h.object) = 1;  // it is mapped
+    }
+    std::sort(live.begin(), live.end(), [](const Held& a, const Held& b) { return a.object < b.object; });
+    for (size_t i = 1; i < live.size(); ++i) {
+      if (live[i].object == live[i - 1].object) return "an object was handed out twice";
+    }
+    for (char* object : large_) {
+      if (!large_place(object).starts(object)) return "a live large object is not found";
+      for (const Held& h : live) {
+        if (large_place(object).holds(h.object)) return "a large object and another one at one place";
+      }
+    }
+    if (field_ != nullptr && !large_check()) return "large_check";
+    for (const BinId b : {bin, other}) {
+      if (!check_bin(b)) return "check_bin: an invariant does not hold";
+      unsigned all = 0, mine = 0;
+      const unsigned taken = taken_objects(b, &all);
+      for (const Held& h : live) mine += h.bin == b ? 1 : 0;
+      if (taken != mine) return "objects are taken that nobody has: " + std::to_string(taken - mine);
+      if (reachable_objects(b) != all - taken) return "free objects that no hint leads to";
+    }
+    return "";
+  }
+
+  World world_;
+  Field* field_ = nullptr;
+  std::vector<std::pair<const char*, unsigned>> entries_;
+  std::vector<Held> left_, held_;
+  std::vector<bool> given_;
+  std::vector<char*> large_;
+};
+
+TEST(ExploreRetire, AgainstTakeAndGive) {
+  ChunkScenario taken;
+  taken.open(taken.bin, 1, 0);
+  taken.plan.threads = {ChunkScenario::retire(), taken.take(taken.bin, 1), taken.take(taken.bin, 1)};
+  taken.expect_sound("retire; take; take");
+  ChunkScenario given;
+  given.open(given.bin, 1, 1);
+  given.plan.threads = {ChunkScenario::retire(), given.give(0, 1), given.take(given.bin, 1)};
+  given.expect_sound("retire; give the last; take");
+}
+
+TEST(ExploreRetire, AgainstPurgeAndRetire) {
+  ChunkScenario purged;
+  purged.open(purged.other, 1, 0);
+  purged.plan.threads = {ChunkScenario::retire(), ChunkScenario::purge()};
+  purged.expect_sound("retire; purge");
+  ChunkScenario two;
+  two.open(two.other, 1, 0);
+  two.plan.threads = {ChunkScenario::retire(), ChunkScenario::retire(), two.take(two.other, 1)};
+  two.expect_sound("retire; retire; take");
+}
+
+TEST(ExploreRetire, WhileABinOpensItsFirstChunk) {
+  ChunkScenario s;
+  s.plan.threads = {ChunkScenario::retire(), s.take(s.other, 1)};
+  s.expect_sound("retire; a bin opens its first chunk");
+}
+
+TEST(ExploreRetire, AgainstACommit) {
+  ChunkScenario s;
+  s.open_in_part(s.bin);
+  s.plan.threads = {ChunkScenario::retire(), s.take(s.bin, 64, false), s.take(s.bin, 64, false)};
+  s.expect_sound("retire; two commit what they take");
+}
+
+// The chunk is another bin's, or the same bin's once more, while others have found it by a hint.
+TEST(ExploreRetire, ThePlaceIsOpenedAgain) {
+  ChunkScenario another;
+  another.open(another.bin, 1, 0);
+  another.plan.threads = {ChunkScenario::both(ChunkScenario::retire(), another.take(another.other, 1)),
+                          another.take(another.bin, 1), another.take(another.bin, 1, false)};
+  another.expect_sound("retire, open for another bin; take; take");
+  ChunkScenario same;
+  same.open(same.bin, 1, 0);
+  same.plan.threads = {ChunkScenario::both(ChunkScenario::retire(), same.take(same.bin, 1)),
+                       same.take(same.bin, 1, false), same.take(same.bin, 1, false)};
+  same.expect_sound("retire, open for the same bin; take; take");
+  ChunkScenario dirty;
+  dirty.open(dirty.other, 1, 0);
+  dirty.plan.threads = {ChunkScenario::both(ChunkScenario::retire(), dirty.take(dirty.bin, 1)), ChunkScenario::purge(),
+                        dirty.take(dirty.other, 1, false)};
+  dirty.expect_sound("retire, open for another bin; purge; take");
+}
+
+// A chunk that a field has lent is the field's again, while others have found it by a hint.
+TEST(ExploreRetire, TheFieldTakesItBack) {
+  ChunkScenario s(ChunkScenario::Where::kField);
+  s.open(s.other, 1, 0);
+  s.plan.threads = {ChunkScenario::retire(), s.take(s.other, 1, false), s.allocate_large(70)};
+  s.expect_sound("retire to a field; take; take of the field");
+}
+
+TEST(ExploreRetire, TheFieldTakesItBackAndLendsItAgain) {
+  ChunkScenario again(ChunkScenario::Where::kField);
+  again.open(again.other, 1, 0);
+  again.plan.threads = {ChunkScenario::both(ChunkScenario::retire(), again.take(again.bin, 1)),
+                        again.take(again.other, 1, false), ChunkScenario::purge()};
+  again.expect_sound("retire to a field, lent to another bin; take; purge");
+}
+
+// A bin's chunks in two windows: two blocks of hints.
+TEST(ExploreWindows, TakeAndGiveInBoth) {
+  ChunkScenario s(ChunkScenario::Where::kTwoWindows);
+  const unsigned all = 2 * info_of(s.other).objects;
+  s.open(s.other, 2, all);
+  s.plan.threads = {s.take(s.other, 1, false), s.give(0, 1), s.give(all - 1, 1)};
+  s.expect_sound("two windows: give, give, take");
+  ChunkScenario full(ChunkScenario::Where::kTwoWindows);
+  full.open(full.other, 2, all - 1);
+  full.plan.threads = {full.take(full.other, 1, false), full.take(full.other, 1, false), full.give(0, 1)};
+  full.expect_sound("two windows: take, take, give");
+}
+
+// The first chunk of the bin in its second window: two make the block.
+TEST(ExploreWindows, TheSecondBlock) {
+  ChunkScenario s(ChunkScenario::Where::kTwoWindows);
+  const unsigned all = info_of(s.other).objects;
+  s.open(s.other, 1, all);
+  s.plan.threads = {s.take(s.other, 1), s.take(s.other, 1)};
+  s.expect_sound("two windows: two open the second");
+  ChunkScenario mended(ChunkScenario::Where::kTwoWindows);
+  mended.open(mended.other, 1, all);
+  mended.plan.threads = {mended.take(mended.other, 1), mended.give(0, 1), ChunkScenario::purge()};
+  mended.expect_sound("two windows: one opens the second, give, purge");
+}
+
+// Who has its hints mended by turns finds a block that another thread has passed on.
+TEST(ExploreWindows, ABlockIsPassedOn) {
+  ChunkScenario s(ChunkScenario::Where::kTwoWindows);
+  // Of the largest bin a chunk is open already; it gets full.
+  const BinId largest = bin_id(kBins - 1);
+  void* objects[kFolioObjects];
+  while (take_objects_in_open_chunks(largest, objects, kFolioObjects) != 0) {
+  }
+  acquire_chunk();  // the last one of the first window
+  const Body fill = s.take(largest, kFolioObjects);
+  s.plan.threads = {ChunkScenario::both(fill, fill), fill, fill};
+  s.plan.verdict = [] { return std::string(); };
+  s.expect_sound("two windows: chunks are opened in the second, hints are mended");
+}
+
+}  // namespace
+}  // namespace explorer
