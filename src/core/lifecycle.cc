@@ -5,6 +5,7 @@
 #include "config/options.h"
 #include "core/clock.h"
 #include "core/ladder.h"
+#include "folio/collapse.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
@@ -56,7 +57,7 @@ void start_slow() {
   // Relaxed: decides who reads them. unseen: what starts the process asks the libc and the kernel, once for good.
   if (!started.compare_exchange(now, kStarting, order::relaxed)) return;
   if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
-  os::at_fork_in_child(after_fork_in_child);
+  os::at_fork(collapse_note_fork, after_fork_in_child);
   os::prepare_thread_end(thread_cache_end);
   started.store(kStarted,
                 order::release);  // [start] release: publishes the options; pairs with start. unseen: as above

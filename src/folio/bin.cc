@@ -180,6 +180,7 @@ Descriptor* describe(char* chunk, BinId bin) {
   d->first = first_object(chunk, info_of(bin));
   d->block = block;
   d->bin = bin;
+  d->set_backing(Backing::kSmall, forks.load(order::relaxed));  // relaxed: a hint
   d->seal = Descriptor::seal_for(d->first, bin);
   return d;
 }

@@ -48,13 +48,18 @@ enum class Backing : uint8_t {
   kHugeWanted,
   kHugePurged,  // wanted again; what is there of it now are small ones
   kHuge,        // all have come at once, and had better go so
+  kDense,       // small ones, nearly all of them in use when somebody looked (collapse.h)
 };
+
+// Forks of this process and of those that it is a child of, up to kForksMost: what was there before shares its pages.
+inline constexpr uint8_t kForksMost = 31;
+extern Atomic<uint8_t> forks;
 
 struct Descriptor {
   char* first;       // the chunk's first object
   HintBlock* block;  // holds the chunk's own hints
   BinId bin;
-  Atomic<uint8_t> backing_word;
+  Atomic<uint8_t> backing_word;  // | forks before it was opened : 5 | backing : 3 |
   // How far into the chunk, in kPageBytesLeast, objects can be used; what follows is address space only.
   Atomic<uint16_t> committed;
   uint32_t seal;  // of first and bin; a descriptor whose seal is broken was overwritten
@@ -67,9 +72,14 @@ struct Descriptor {
 
   char* chunk() const { return chunk_start(first); }
 
-  // Relaxed, both: a hint.
-  Backing backing() const { return static_cast<Backing>(backing_word.load(order::relaxed)); }
-  void set_backing(Backing b) { backing_word.store(static_cast<uint8_t>(b), order::relaxed); }  // relaxed: see above
+  // Relaxed, all: a hint.
+  uint8_t forks_before() const { return backing_word.load(order::relaxed) >> 3; }                  // relaxed: see above
+  Backing backing() const { return static_cast<Backing>(backing_word.load(order::relaxed) & 7); }  // relaxed: see above
+  void set_backing(Backing b, uint8_t forks_before) {
+    // relaxed: see above
+    backing_word.store(static_cast<uint8_t>(forks_before << 3 | static_cast<unsigned>(b)), order::relaxed);
+  }
+  void set_backing(Backing b) { set_backing(b, forks_before()); }
 
   const BinInfo& info() const { return info_of(bin); }
   bool sealed() const { return seal == seal_for(first, bin); }

@@ -284,7 +284,8 @@ void prepare_purge(Descriptor& d) {
   const Backing backing = d.backing();
   if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
   if (backing == Backing::kHuge) os::refuse_huge_pages(d.chunk(), kChunkBytes);
-  d.set_backing(backing == Backing::kSmall ? Backing::kSmallPurged : Backing::kHugePurged);
+  const bool small = backing == Backing::kSmall || backing == Backing::kDense;
+  d.set_backing(small ? Backing::kSmallPurged : Backing::kHugePurged);
 }
 
 }  // namespace folio

@@ -121,9 +121,9 @@ void make_huge(Descriptor& d);
 void note_whole(Descriptor& d);
 // Before anything of a chunk is purged.
 void prepare_purge(Descriptor& d);
-inline bool was_purged(const Descriptor& d) {
+inline bool was_purged(const Descriptor& d) {  // or may have been
   const Backing backing = d.backing();
-  return backing == Backing::kSmallPurged || backing == Backing::kHugePurged;
+  return backing == Backing::kSmallPurged || backing == Backing::kHugePurged || backing == Backing::kDense;
 }
 
 }  // namespace folio

@@ -430,7 +430,7 @@ bool at_thread_end(void (*ended)(void*), void* value) {
   return key_word != 1 && pthread_setspecific(key_word - 2, value) == 0;
 }
 
-bool at_fork_in_child(void (*child)()) { return pthread_atfork(nullptr, nullptr, child) == 0; }
+bool at_fork(void (*before)(), void (*child)()) { return pthread_atfork(before, nullptr, child) == 0; }
 
 bool environment_ready() { return environ != nullptr; }
 

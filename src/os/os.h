@@ -1,7 +1,7 @@
 // The contract with the operating system: all that Folio asks of it. The build picks one implementation (linux.cc).
 //
 // No function allocates, takes a lock of this process, or changes errno, but for those that ask the threads library:
-// start_thread, at_thread_end, at_fork_in_child. A failure is a returned null, false or 0. Thread-safe, and but for
+// start_thread, at_thread_end, at_fork. A failure is a returned null, false or 0. Thread-safe, and but for
 // these three safe in a signal handler.
 #pragma once
 
@@ -132,8 +132,8 @@ void leave_to_ordinary_thread();
 void prepare_thread_end(void (*ended)(void*));
 bool at_thread_end(void (*ended)(void*), void* value);
 
-// Asks for a call of `child()` in the child of every later fork. False if that is impossible.
-bool at_fork_in_child(void (*child)());
+// Asks for a call of `before()` before every later fork, and of `child()` in its child. False if that is impossible.
+bool at_fork(void (*before)(), void (*child)());
 
 // ---- Process ----
 

@@ -193,7 +193,10 @@ class BinScenario {
         folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});
         break;
       case Act::kCollapse:
-        folio::collapse_dense_chunks();
+        folio::visit_chunks(bin_, [](folio::Descriptor& d) {
+          folio::collapse_if_dense(d);
+          return true;
+        });
         break;
       case Act::kTick:
         folio::purge_bins(folio::PurgeWhich::kAged, ~size_t{0});

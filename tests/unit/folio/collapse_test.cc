@@ -55,10 +55,14 @@ void give(std::vector<void*> objects) {
   }
 }
 
-// All that waits, in as many calls as it takes.
-void collapse_all() {
-  while (collapse_dense_chunks()) {
-  }
+// All that are dense now.
+unsigned collapse_all() {
+  unsigned done = 0;
+  visit_chunks(bin, [&](Descriptor& d) {
+    done += collapse_if_dense(d) ? 1 : 0;
+    return true;
+  });
+  return done;
 }
 
 bool can_collapse() {
@@ -87,7 +91,7 @@ TEST(Collapse, ABinsFirstChunksWhenTheyAreFull) {
     char* const chunk = chunk_start(objects.front());
     ASSERT_EQ(huge_bytes(chunk), 0u) << "the first ones come as small pages";
     const PageDelta delta;
-    collapse_all();
+    EXPECT_EQ(collapse_all(), 2u);
     EXPECT_EQ(huge_bytes(chunk), 2 * kChunkBytes);
     EXPECT_EQ(place_of(objects.front()).descriptor->backing(), Backing::kHuge);
     EXPECT_LT(delta.resident(), 2 * 80 * static_cast<int64_t>(kKiB))
@@ -95,7 +99,7 @@ TEST(Collapse, ABinsFirstChunksWhenTheyAreFull) {
     EXPECT_EQ(delta.dirty(), 0);
     for (void* object : objects) EXPECT_EQ(static_cast<char*>(object)[99], 7);
     EXPECT_TRUE(check_bin(bin));
-    EXPECT_FALSE(collapse_dense_chunks()) << "nothing is left to do";
+    EXPECT_EQ(collapse_all(), 0u) << "nothing is left to do";
   });
 }
 
@@ -140,8 +144,54 @@ TEST(Collapse, NoneWhereTheyAreRefused) {
   EXPECT_IN_CHILD([] {
     const auto objects = take(info_of(bin).objects);
     options.huge_pages = kHugePagesNever;
-    collapse_all();
+    options.decay = 10;
+    for (unsigned i = 0; i < 20; ++i, sleep_ms(50)) EXPECT_FALSE(collapse_dense_chunks());
     EXPECT_EQ(huge_bytes(chunk_start(objects.front())), 0u);
+  });
+}
+
+TEST(Collapse, WhatHasStayedDenseFromOneLookToTheNext) {
+  EXPECT_IN_CHILD([] {
+    options.decay = 100;
+    auto objects = take(info_of(bin).objects);
+    char* const chunk = chunk_start(objects.front());
+    Descriptor& d = *place_of(objects.front()).descriptor;
+    EXPECT_TRUE(collapse_dense_chunks()) << "it is waited for";
+    EXPECT_EQ(d.backing(), Backing::kDense);
+    EXPECT_TRUE(collapse_dense_chunks()) << "too early";
+    EXPECT_EQ(huge_bytes(chunk), 0u);
+    // Something of it goes: it has to wait once more.
+    const std::vector<void*> some(objects.begin(), objects.begin() + 100);
+    give(some);
+    EXPECT_GT(purge_bins(PurgeWhich::kAll, ~size_t{0}), 0u);
+    EXPECT_EQ(d.backing(), Backing::kSmallPurged);
+    EXPECT_EQ(take(100).size(), 100u);
+    sleep_ms(600);
+    EXPECT_TRUE(collapse_dense_chunks());
+    EXPECT_EQ(d.backing(), Backing::kDense);
+    EXPECT_EQ(huge_bytes(chunk), 0u);
+    sleep_ms(600);
+    EXPECT_TRUE(collapse_dense_chunks());
+    EXPECT_EQ(d.backing(), Backing::kHuge);
+    EXPECT_EQ(huge_bytes(chunk), kChunkBytes);
+    sleep_ms(600);
+    EXPECT_FALSE(collapse_dense_chunks()) << "nothing is left to do";
+    EXPECT_TRUE(check_bin(bin));
+  });
+}
+
+// What was there before a fork may be shared with the child, or the parent.
+TEST(Collapse, OnlyWhatWasOpenedSinceTheLastFork) {
+  EXPECT_IN_CHILD([] {
+    const auto objects = take(info_of(bin).objects);
+    collapse_note_fork();
+    const auto more = take(info_of(bin).objects);
+    EXPECT_EQ(collapse_all(), 1u);
+    EXPECT_EQ(place_of(objects.front()).descriptor->backing(), Backing::kSmall);
+    EXPECT_EQ(place_of(more.front()).descriptor->backing(), Backing::kHuge);
+    for (unsigned i = 0; i < 100; ++i) collapse_note_fork();
+    const auto others = take(info_of(bin).objects);
+    EXPECT_EQ(collapse_all(), 0u) << "nobody counts so many";
   });
 }
 
@@ -172,7 +222,7 @@ TEST(Collapse, BesideEverythingElse) {
     });
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     unsigned done = 0;
-    while (done < rounds(100) && std::chrono::steady_clock::now() < end) done += collapse_dense_chunks() ? 1 : 0;
+    while (done < rounds(100) && std::chrono::steady_clock::now() < end) done += collapse_all();
     EXPECT_GT(done, 0u);
     stop = true;
     for (auto& thread : threads) thread.join();

@@ -467,7 +467,7 @@ TEST(Os, ThreadEndIsToldWithTheThreadsOwnValue) {
 bool child_told = false;
 
 TEST(Os, ForkIsToldInTheChildOnly) {
-  ASSERT_TRUE(os::at_fork_in_child([] { child_told = true; }));
+  ASSERT_TRUE(os::at_fork([] {}, [] { child_told = true; }));
   const pid_t child = fork();
   if (child == 0) _exit(child_told ? 17 : 1);
   int status = 0;
