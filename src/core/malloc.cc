@@ -40,9 +40,10 @@ void* allocate_in_larger_bin(BinId bin) {
   return nullptr;
 }
 
-// Where address space is short for so many bytes: chunks that hold nothing but what the caches have give theirs back.
+// Where address space is short for so many bytes, and chunks have as much: those that hold nothing but what the caches
+// have give theirs back.
 bool give_back_chunks(size_t size) {
-  if (size > region_bytes()) return false;
+  if (size > region_chunks() * kChunkBytes) return false;
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
   cpu_caches_trim(true);
   depot_trim(true);

@@ -7,7 +7,9 @@
 
 #include "config/options.h"
 #include "folio/commit.h"
+#include "folio/purge.h"
 #include "folio/residency.h"
+#include "folio/retire.h"
 #include "folio/watch.h"
 #include "os/os.h"
 #include "os/report.h"
@@ -170,17 +172,20 @@ void make_whole(Descriptor& d) {
 }
 
 // All that a chunk needs, its header written. Null if there is no memory. What was made then serves the next one: the
-// descriptor comes last.
-Descriptor* describe(char* chunk, BinId bin) {
+// descriptor comes last. *renewed: all its objects are taken.
+Descriptor* describe(char* chunk, BinId bin, bool* renewed) {
   if (!chunk_table_open(chunk, kChunkBytes)) return nullptr;
   Window* window = window_make(chunk);
   HintBlock* block = window == nullptr ? nullptr : block_for(bin, window);
-  auto* d = block == nullptr ? nullptr : static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
+  if (block == nullptr) return nullptr;
+  Descriptor* d = take_retired(*block, chunk);
+  *renewed = d != nullptr && renew(*d);
+  if (*renewed) return d;
+  d = static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
   if (d == nullptr) return nullptr;
   d->first = first_object(chunk, info_of(bin));
   d->block = block;
   d->bin = bin;
-  d->set_backing(Backing::kSmall, forks.load(order::relaxed));  // relaxed: a hint
   d->seal = Descriptor::seal_for(d->first, bin);
   return d;
 }
@@ -192,11 +197,13 @@ Descriptor* open_chunk(BinId bin) {
   const bool many = bins[index(bin)].chunks.load(order::relaxed) >= kMany;  // relaxed: about how many
   char* chunk = acquire_chunk();
   if (chunk == nullptr) return nullptr;
-  Descriptor* d = describe(chunk, bin);
+  bool renewed = false;
+  Descriptor* d = describe(chunk, bin, &renewed);
   if (d == nullptr) {
     return_chunk(chunk);
     return nullptr;
   }
+  d->set_backing(Backing::kSmall, forks.load(order::relaxed));  // relaxed: a hint
   if (many) make_whole(*d);
   const unsigned slot = window_slot(chunk);
   // Relaxed: an index. Before the entry, so that nobody who stops here hides a chunk.
@@ -204,6 +211,10 @@ Descriptor* open_chunk(BinId bin) {
   set_chunk(d->block->window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
   bins[index(bin)].chunks.fetch_add(1, order::relaxed);  // relaxed: as above
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
+  if (renewed) {
+    PageChange change;
+    release_objects(*d, {0, d->info().objects}, change);
+  }
   raise_new_chunk(*d);
   return d;
 }

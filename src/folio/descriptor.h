@@ -62,7 +62,8 @@ struct Descriptor {
   Atomic<uint8_t> backing_word;  // | forks before it was opened : 5 | backing : 3 |
   // How far into the chunk, in kPageBytesLeast, objects can be used; what follows is address space only.
   Atomic<uint16_t> committed;
-  uint32_t seal;  // of first and bin; a descriptor whose seal is broken was overwritten
+  uint32_t seal;        // of first and bin; a descriptor whose seal is broken was overwritten
+  Descriptor* retired;  // the next one of its list, while its chunk is (retire.h)
 
   static size_t bytes_for(BinId bin);
   static uint32_t seal_for(const char* first, BinId bin) {

@@ -59,7 +59,8 @@ struct HintBlock {
   BinId bin;
   Word summary[kChunkHints];
   Word chunks[kChunkHints][kWindowChunks / 64];
-  Word opened[kWindowChunks / 64];  // chunks that the bin has here, or had
+  Word opened[kWindowChunks / 64];                  // chunks that the bin has here, or had
+  Atomic<Descriptor*> retired[kWindowChunks / 64];  // descriptors of retired ones, by their places
 };
 
 // The chunk at a place of the window, or null if it is not one of the block's bin, or was described by another block.

@@ -4,6 +4,7 @@
 #include "folio/commit.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
+#include "os/os.h"
 #include "space/pages.h"
 #include "space/region.h"
 
@@ -34,6 +35,17 @@ bool leave(Descriptor& d, PageChange& change) {
   return true;
 }
 
+Atomic<Descriptor*>& list_of(HintBlock& block, unsigned slot) { return block.retired[slot / 64]; }
+
+void keep(Descriptor& d) {
+  Atomic<Descriptor*>& list = list_of(*d.block, window_slot(d.first));
+  Descriptor* head = list.load(order::relaxed);  // relaxed: the compare_exchange decides
+  do {
+    d.retired = head;
+    // [descriptor] release: all of it, with its link; pairs with take_retired.
+  } while (!list.compare_exchange(head, &d, order::release));
+}
+
 bool retire(Descriptor& d) {
   if (!looks_free(d)) return false;
   if (!close_commit(d)) return false;
@@ -53,11 +65,39 @@ bool retire(Descriptor& d) {
   bins[index(d.bin)].young.compare_exchange(self, nullptr, order::relaxed);  // relaxed: its advice goes with it
   bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);                    // relaxed: about how many
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
+  keep(d);
   return_chunk(chunk);
   return true;
 }
 
 }  // namespace
+
+// The list as a whole, so that nobody meets a link that changes: who finds it empty meanwhile makes a new descriptor.
+Descriptor* take_retired(HintBlock& block, const char* chunk) {
+  Atomic<Descriptor*>& list = list_of(block, window_slot(chunk));
+  if (list.load(order::relaxed) == nullptr) return nullptr;  // relaxed: a glance
+  Descriptor* found = nullptr;
+  // [descriptor] acquire: pairs with keep.
+  for (Descriptor *d = list.exchange(nullptr, order::acquire), *next; d != nullptr; d = next) {
+    next = d->retired;
+    if (d->chunk() == chunk) {
+      found = d;
+    } else {
+      keep(*d);
+    }
+  }
+  return found;
+}
+
+bool renew(Descriptor& d) {
+  if (!os::commit(d.chunk(), kChunkBytes)) {
+    keep(d);
+    return false;
+  }
+  // [commit] release: who sees it may write there; pairs with committed_bytes.
+  d.committed.store(kChunkBytes / kPageBytesLeast, order::release);
+  return true;
+}
 
 size_t retire_free_chunks() {
   size_t retired = 0;

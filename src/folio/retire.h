@@ -7,12 +7,24 @@
 //   leave   its pages go; its entries in the chunk table and the window are cleared.
 //   return  the address space goes back to where it came from.
 //
-// Descriptors are never used again. A thread that stops in between keeps the chunk from everybody, nothing else.
+// Descriptors wait for a chunk of the same bin at the same place: so one that somebody still holds never tells of
+// another place, and a program that fills its address space with one size and another by turns needs no more of them
+// each time (it starved after 210 turns). A thread that stops in between keeps the chunk from everybody, nothing else.
 #pragma once
 
 #include <stddef.h>
 
+#include "folio/hints.h"
+
 namespace folio {
+
+// The descriptor that was retired at this place, or null. All its objects are still taken, all that it holds of pages and
+// commitment is of then.
+Descriptor* take_retired(HintBlock& block, const char* chunk);
+
+// All of a new chunk's memory is committed, for a descriptor that was retired. False if the kernel refuses: it waits
+// again. (Who looked how far it was committed before may take objects of it now: as far as then it has to be.)
+bool renew(Descriptor& d);
 
 // Retires every chunk that can be. Returns how many. Any thread; looks at every chunk.
 size_t retire_free_chunks();

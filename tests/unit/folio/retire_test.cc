@@ -11,6 +11,7 @@
 #include "folio/residency.h"
 #include "os/os.h"
 #include "space/large.h"
+#include "space/metadata.h"
 #include "space/region.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
@@ -177,6 +178,10 @@ TEST(Retire, AChunkThatAFieldHasLentIsTheFieldsAgain) {
     }
     // All of it is the fields' again, and zero.
     large.clear();
+    while (void* object = large_alloc(5 * kMiB, 64, true)) large.push_back(static_cast<char*>(object));
+    EXPECT_GT(large.size() * 5 * kMiB, reserved * 8 / 10);
+    for (char* object : large) ASSERT_TRUE(large_free(object));
+    large.clear();
     while (void* object = large_alloc(kMiB, 64, true)) large.push_back(static_cast<char*>(object));
     EXPECT_GT(large.size(), 2 * kFieldBytesMost / (kMiB + kGranuleBytes) * 9 / 10);
     for (char* object : large) {
@@ -213,6 +218,29 @@ TEST(Retire, AddressSpaceServesOtherSizesThen) {
       EXPECT_GE(sum, held / 3) << size;  // a huge object takes up to twice its size of it
       for (void* object : others) free_object(object);
     }
+  });
+}
+
+// One size and another have all address space by turns: after some, no turn needs more metadata.
+TEST(Retire, DescriptorsServeAgainAtTheirPlaces) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  EXPECT_IN_CHILD([] {
+    std::vector<void*> objects;
+    objects.reserve(size_t{1} << 23);
+    ASSERT_TRUE(limit_address_space(100 * kMiB));
+    std::vector<size_t> metadata;
+    metadata.reserve(20);
+    for (unsigned turn = 0; turn < 20; ++turn) {
+      const size_t size = turn % 2 == 0 ? 16 : 5 * kMiB;
+      while (void* object = alloc(size)) objects.push_back(memset(object, static_cast<int>(turn + 1), size));
+      EXPECT_GT(objects.size() * size, 50 * kMiB) << turn;
+      for (void* object : objects) ASSERT_EQ(static_cast<char*>(object)[size - 1], static_cast<char>(turn + 1));
+      for (void* object : objects) free_object(object);
+      objects.clear();
+      metadata.push_back(metadata_bytes());
+    }
+    EXPECT_EQ(metadata[19], metadata[9]);
+    EXPECT_TRUE(check_bin(bin_of(16)));
   });
 }
 
