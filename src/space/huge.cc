@@ -135,15 +135,16 @@ void count_waiting(const HugeBlock& block, int64_t sign) {
 }
 
 // Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a huge page, of which
-// the kernel would make a whole one again. 0 if the kernel refuses.
+// the kernel would make a whole one again. 0 if the kernel refuses. Not in the accounts meanwhile: a fork waits for the
+// kernel's call to end, and the block is lost in the child then.
 size_t purge_block(HugeBlock& block, size_t most) {
   const size_t touched = block.touched_bytes;
   const size_t kept = touched > most ? round_down(touched - most, kChunkBytes) : 0;
-  if (!purge_pages(block.base + kept, touched - kept)) return 0;
   count_waiting(block, -1);
-  block.touched_bytes = kept;
+  const bool gone = purge_pages(block.base + kept, touched - kept);
+  if (gone) block.touched_bytes = kept;
   count_waiting(block, 1);
-  return touched - kept;
+  return gone ? touched - kept : 0;
 }
 
 // Unmaps a waiting block that the caller owns. False if the kernel refuses.

@@ -38,13 +38,21 @@ void claim_word(Field& f, unsigned w, uint64_t candidates, Claim& c) {
   c.gone[c.words++] = 0;
 }
 
+// The program may have asked for huge pages in a freed object that was so large, as numpy does from 4 MiB on: the
+// kernel's collector would bring back what goes, and the mapping stay cut off from its neighbours.
+constexpr size_t kAdvisedLeast = size_t{1} << 20;
+
 // Calls madvise for each row of granules of the claim.
 void purge_rows(Field& f, Claim& c) {
   const unsigned end = c.words * 64;
   const auto dirty = [&](unsigned g) { return (c.dirty[g / 64] >> g % 64 & 1) != 0; };
   for (unsigned g = 0, row; g < end; g = row + 1) {
     for (row = g; row < end && dirty(row);) row += row % 64 == 0 && c.dirty[row / 64] == ~uint64_t{0} ? 64 : 1;
-    if (row == g || !purge_pages(granule_at(f, c.first * 64 + g), size_t{row - g} << kGranuleShift)) continue;
+    if (row == g) continue;
+    char* const start = granule_at(f, c.first * 64 + g);
+    const size_t bytes = size_t{row - g} << kGranuleShift;
+    if (bytes >= kAdvisedLeast) os::refuse_huge_pages(start, bytes);
+    if (!purge_pages(start, bytes)) continue;
     visit_words(g, row - g, [&](unsigned w, uint64_t mask, unsigned) {
       c.gone[w] |= mask;
       return true;

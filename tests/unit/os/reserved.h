@@ -4,29 +4,15 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <fstream>
-#include <string>
-
 #include "os/os.h"
+#include "unit/mappings.h"
 
 namespace {
 
 using namespace folio;
+using folio_test::mapping_flags;
 
 const size_t page = os::page_bytes();
-
-// The VmFlags of the mapping that holds the address.
-inline std::string mapping_flags(const void* address) {
-  std::ifstream smaps("/proc/self/smaps");
-  const auto at = reinterpret_cast<uintptr_t>(address);
-  bool inside = false;
-  for (std::string line; std::getline(smaps, line);) {
-    uintptr_t from, to;
-    if (sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) inside = at >= from && at < to;
-    if (inside && line.rfind("VmFlags:", 0) == 0) return line + " ";
-  }
-  return "";
-}
 
 // A reservation that ends with the test, all of it committed.
 class Reserved {

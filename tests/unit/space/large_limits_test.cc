@@ -1,3 +1,4 @@
+#include "unit/mappings.h"
 #include "unit/space/large_objects.h"
 
 namespace {
@@ -45,6 +46,21 @@ TEST_F(Large, AChunkThatWasLentInVainComesBack) {
   EXPECT_EQ(large_stats().reserved, before.reserved);
   int on_stack = 0;
   EXPECT_FALSE(large_take_back_chunk(reinterpret_cast<char*>(&on_stack)));
+}
+
+// As numpy does for its arrays from 4 MiB on.
+TEST_F(Large, HugePagesThatTheProgramAskedForEndWithTheObject) {
+  char* const object = alloc(5 * kMiB);
+  char* const neighbour = alloc(100 * kKiB);
+  auto* const advised = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(object), 2 * kMiB));
+  memset(object, 1, 5 * kMiB);
+  ASSERT_EQ(madvise(advised, 2 * kMiB, MADV_HUGEPAGE), 0);
+  ASSERT_EQ(mapping_flags(advised).find(" nh "), std::string::npos) << "the program may have that";
+  EXPECT_TRUE(large_free(object));
+  large_purge(true, kNoLimit);
+  EXPECT_NE(mapping_flags(advised).find(" nh "), std::string::npos);
+  EXPECT_EQ(mapping_flags(advised), mapping_flags(neighbour));
+  EXPECT_TRUE(large_free(neighbour));
 }
 
 }  // namespace
