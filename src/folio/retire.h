@@ -18,8 +18,8 @@
 
 namespace folio {
 
-// The descriptor that was retired at this place, or null. All its objects are still taken, all that it holds of pages and
-// commitment is of then.
+// The descriptor that was retired at this place, or null. All its objects are still taken; what it says of pages is of
+// then.
 Descriptor* take_retired(HintBlock& block, const char* chunk);
 
 // All of a new chunk's memory is committed, for a descriptor that was retired. False if the kernel refuses: it waits
