@@ -68,8 +68,9 @@ class TestFinding:
             assert abs(explain(reader).unexplained) <= 0.01 * reader.process.rss()
 
     def test_another_version_is_one_line(self, tmp_path):
-        with pytest.raises(FolioError, match=r"layout version 6, this tool reads version 5: use the `folio` command"):
-            self.read_patched(tmp_path, 8, 6)
+        versions = f"layout version {layout.VERSION + 1}, this tool reads version {layout.VERSION}"
+        with pytest.raises(FolioError, match=f"{versions}: use the `folio` command"):
+            self.read_patched(tmp_path, 8, layout.VERSION + 1)
 
     def test_an_older_descriptor_is_one_line(self, tmp_path):
         with pytest.raises(FolioError, match="older than this tool"):
