@@ -27,11 +27,11 @@ TEST(OsPages, PurgeSomeByOneCall) {
   }
   // A locked range in the middle: those before it are done.
   memset(space.at(), 1, 8 * page);
-  if (mlock(space.at() + 2 * page, page) != 0) GTEST_SKIP() << "nothing may be locked here";
+  if (!lock_page(space.at() + 2 * page)) GTEST_SKIP() << "nothing may be locked here";
   EXPECT_EQ(os::purge_some(ranges, 3), 1u);
   EXPECT_EQ(space.at()[5], 0);
   EXPECT_EQ(space.at()[6 * page + 5], 1);
-  munlock(space.at() + 2 * page, page);
+  unlock_page(space.at() + 2 * page);
   EXPECT_EQ(os::purge_some(ranges, 3), 3u) << "that was no reason to give the call up";
 }
 
