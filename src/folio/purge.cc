@@ -16,7 +16,7 @@ struct Left {
 };
 
 // A huge page is broken for an eighth of itself, not for a few pages: what it saves in misses of the TLB is lost with
-// them, and to split it costs the kernel 60 us.
+// them.
 constexpr unsigned kBreakShift = 3;
 
 bool huge(const Descriptor& d) { return d.backing() == Backing::kHuge; }
