@@ -216,8 +216,8 @@ void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, Pa
   const ChunkPages chunk(d);
   const unsigned least = chunk.objects_a_page();
   visit_runs(given, kFolioObjects, [&](unsigned at, unsigned length, uint64_t) {
-    // A page is free only if as many neighbours are. (Without this glance a program that freed 100-byte objects in random
-    // order executed a third more instructions.)
+    // A page is free only if as many neighbours are. (Without this glance a program that freed 100-byte objects in
+    // random order executed a third more instructions.)
     const uint64_t below = left & low_mask(at), above = left >> at;
     if (below != 0 && above != 0 && at + lowest_bit(above) - highest_bit(below) <= least) return;
     mark_given(d, chunk, folio, at, length, change);
