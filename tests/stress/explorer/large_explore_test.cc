@@ -367,7 +367,7 @@ TEST(VanishLarge, TakeGivePurge) {
 void expect_sound_after_a_fork(LargeScenario& s, const char* what) {
   s.quiet = false;
   const auto sound = s.plan.verdict;
-  s.plan.verdict = [&s, sound]() -> std::string {
+  s.plan.verdict = [sound]() -> std::string {
     cpu_caches_after_fork(true);
     return large_stats().parked != 0 ? "an object stays parked" : sound();
   };
