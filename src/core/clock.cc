@@ -77,6 +77,7 @@ bool tick(size_t most_bytes) {
   cpu_caches_spare(ladder_is_tight());
   drained_at.store(INT64_MAX, order::relaxed);  // relaxed: an estimate
   const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
+  // Without decay nothing waits, nor does what the caches kept: the call that frees may have looked already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
   thread_caches_find_gone(kGoneLooks);
   age_everything();

@@ -5,7 +5,6 @@
 // The kernel copies the chunk, and who touches it waits meanwhile; so only the housekeeper does it, for about a
 // hundredth of the time. None goes back and forth: a chunk has to be dense at two looks, five times `decay` apart, with
 // nothing purged in between; and what may be free in it is a quarter of what breaks a huge page up again (purge.cc).
-// (Without the second look a program that freed and filled an eighth in turns had four times the page faults.)
 //
 // Only what was opened since the last fork: what was there before may share its pages with a parent or a child, and a
 // huge page is a copy. (Four workers of 200 MiB that did nothing had 640 MiB of their own after 12 s.)

@@ -96,14 +96,15 @@ namespace {
 // Runs of pages that looked free: claimed one by one, purged together, given back.
 class Batch {
  public:
-  // Purges when it holds so many pages.
+  // Purges no more than so many pages at once.
   Batch(Descriptor& d, unsigned most, PageChange& change, Left* left)
       : d_(d), chunk_(d), most_(most), change_(change), left_(left) {}
 
   void add(Pages run) {
     const Objects objects = chunk_.on(run);
     // An object of several pages, of which one is not there, lies in two runs.
-    if (count_ != 0 && objects.first < runs_[count_ - 1].objects.end) purge();
+    const bool shared = count_ != 0 && objects.first < runs_[count_ - 1].objects.end;
+    if (shared || held_ + run.count() > most_) purge();
     if (!claim_objects(d_, objects, change_)) {
       left_->more = true;
       for (unsigned page = run.first; page < run.end; ++page) {
