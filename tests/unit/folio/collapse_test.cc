@@ -12,6 +12,7 @@
 #include "folio/residency.h"
 #include "os/os.h"
 #include "unit/child.h"
+#include "unit/folio/take_give.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -37,23 +38,11 @@ size_t huge_bytes(const char* chunk) {
 }
 
 std::vector<void*> take(size_t n) {
-  std::vector<void*> objects;
-  void* some[kFolioObjects];
-  while (objects.size() < n) {
-    const unsigned got =
-        take_objects(bin, some, static_cast<unsigned>(std::min<size_t>(kFolioObjects, n - objects.size())));
-    if (got == 0) break;
-    for (unsigned i = 0; i < got; ++i) memset(some[i], 7, 100);
-    objects.insert(objects.end(), some, some + got);
-  }
+  const std::vector<void*> objects = take_many(bin, n);
+  for (void* object : objects) memset(object, 7, 100);
   return objects;
 }
-
-void give(std::vector<void*> objects) {
-  for (size_t i = 0; i < objects.size(); i += kFolioObjects) {
-    give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(kFolioObjects, objects.size() - i)), "test");
-  }
-}
+void give(const std::vector<void*>& objects) { give_many(bin, objects); }
 
 // All that are dense now.
 unsigned collapse_all() {

@@ -15,6 +15,7 @@
 #include "space/region.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
+#include "unit/folio/take_give.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -23,23 +24,12 @@ using namespace folio_test;
 namespace {
 
 std::vector<void*> take(BinId bin, size_t n) {
-  std::vector<void*> objects;
-  void* some[kFolioObjects];
-  while (objects.size() < n) {
-    const unsigned got =
-        take_objects(bin, some, static_cast<unsigned>(std::min<size_t>(kFolioObjects, n - objects.size())));
-    if (got == 0) break;
-    for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
-    objects.insert(objects.end(), some, some + got);
-  }
+  const std::vector<void*> objects = take_many(bin, n);
+  for (void* object : objects) *static_cast<char*>(object) = 1;
   return objects;
 }
 
-void give(BinId bin, const std::vector<void*>& objects) {
-  for (size_t i = 0; i < objects.size(); i += kFolioObjects) {
-    give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(kFolioObjects, objects.size() - i)), "test");
-  }
-}
+void give(BinId bin, const std::vector<void*>& objects) { give_many(bin, objects); }
 
 unsigned chunks_of(BinId bin) {
   unsigned n = 0;
