@@ -91,8 +91,9 @@ void ladder_set(int64_t soft, int64_t hard) {
 }
 
 void ladder_look() {
+  const uint64_t now = os::now_ms();
   if (options.pressure == kPressureOn) {
-    pressure_look();
+    pressure_look(now);
     follow(level_now());
     // Relaxed: the housekeeper's own.
     if (limit_state.pressure.load(order::relaxed) >= kAtSoft) purge_everything(PurgeWhich::kAll, kUnlimited);
@@ -100,7 +101,7 @@ void ladder_look() {
   if (limits_on()) ladder_keep();
   if (options.pressure == kPressureOn || limits_on()) {
     const Level highest = limit_take_highest();
-    if (pressure_has_functions()) pressure_tell(highest);
+    if (pressure_has_functions()) pressure_tell(highest, now);
   }
 }
 

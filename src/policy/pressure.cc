@@ -90,10 +90,10 @@ void pressure_start(Complain* complain) {
   options.pressure = kPressureOff;
 }
 
-void pressure_look() {
+void pressure_look(uint64_t now_ms) {
   if (options.pressure == kPressureOff) return;
   char text[512];
-  Seen now{os::now_ms(), 0, 0, 0, 0};
+  Seen now{now_ms, 0, 0, 0, 0};
   size_t n = os::read_kept(stalls, text, sizeof text);
   now.some_us = number_after(text, n, "some ", "total=");
   now.all_us = number_after(text, n, "full ", "total=");
@@ -121,17 +121,16 @@ bool pressure_call(int level, PressureFunction* function) {
 
 bool pressure_has_functions() { return functions.load(order::relaxed) != 0; }  // relaxed: a hint
 
-void pressure_tell(Level highest) {
-  const uint64_t now = os::now_ms();
+void pressure_tell(Level highest, uint64_t now_ms) {
   for (Place& place : places) {
     PressureFunction* const function = place.function.load(order::relaxed);       // relaxed: see Place
     const auto wanted = static_cast<uint32_t>(place.level.load(order::relaxed));  // relaxed: see Place
     const bool reached = function != nullptr && wanted != 0 && highest >= wanted;
-    const bool again = place.told >= highest && now < place.told_ms + kAgainMs;
+    const bool again = place.told >= highest && now_ms < place.told_ms + kAgainMs;
     if (!reached) place.told = kCalm;
     if (!reached || again) continue;
     place.told = highest;
-    place.told_ms = now;
+    place.told_ms = now_ms;
     function(static_cast<int>(highest));
   }
 }

@@ -20,7 +20,7 @@ namespace folio {
 void pressure_start(Complain* complain);
 
 // Reads them, and notes the level. Nothing without the option.
-void pressure_look();
+void pressure_look(uint64_t now_ms);
 
 using PressureFunction = void(int level);
 inline constexpr unsigned kPressureFunctions = 16;
@@ -30,6 +30,6 @@ inline constexpr unsigned kPressureFunctions = 16;
 bool pressure_call(int level, PressureFunction* function);
 bool pressure_has_functions();  // one load
 // Calls those whose level `highest` reaches, the highest level since the call before.
-void pressure_tell(Level highest);
+void pressure_tell(Level highest, uint64_t now_ms);
 
 }  // namespace folio
