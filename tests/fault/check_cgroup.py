@@ -114,7 +114,7 @@ class Soft(unittest.TestCase):
 
     def test_it_holds_more_without(self) -> None:
         """Else the test above shows nothing."""
-        status, said, _ = run("", LIVE)
+        status, said, _ = run("decay:60000", LIVE)  # on a slow machine it would decay meanwhile
         self.assertEqual(status, 0)
         self.assertGreater(said["peak_kib"] << 10, LIVE * 11 // 10 + OWN)
 
