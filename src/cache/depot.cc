@@ -14,6 +14,8 @@ struct alignas(64) Held {
 constinit Held held;
 constinit Atomic<bool> shared{false};
 
+constexpr int64_t kLiveShare = 4;
+
 }  // namespace
 
 constinit DepotBin depot[kShardsMost][kBins];
@@ -58,8 +60,12 @@ unsigned drain_stack(BinId bin, MagazineStack& stack) {
 bool has_room(BinId bin, int64_t bytes) {
   if (!shared.load(order::relaxed)) return false;  // relaxed: a hint
   const bool small = depot_small(bin);
-  if (!small && timekeeper_runs() && options.depot != 0) return true;
-  return held.bytes[small].load(order::relaxed) + bytes <= options.depot << 10;  // relaxed: a sum that others change
+  int64_t most = options.depot << 10;
+  if (!small && timekeeper_runs() && most != 0) {
+    const int64_t share = live_resident() / kLiveShare;
+    if (share > most) most = share;
+  }
+  return held.bytes[small].load(order::relaxed) + bytes <= most;  // relaxed: a sum that others change
 }
 
 }  // namespace
@@ -104,6 +110,31 @@ unsigned depot_trim(bool all) {
     if (all) drained += drain_stack(bin, d.bundles[recent]);
     if (!d.bundles[recent].looks_empty()) d.recent.store(1 - recent, order::relaxed);  // relaxed: a hint
   }
+  return drained;
+}
+
+unsigned depot_age(unsigned most) {
+  // Relaxed, all of it: where one call ends and another begins is a hint, and each pop is whole by itself.
+  static constinit Atomic<unsigned> next{0};
+  const unsigned n = shards.load(order::relaxed) * kBins;  // relaxed: a new one's turn comes
+  unsigned drained = 0;
+  for (unsigned i = next.load(order::relaxed); i < n; ++i) {  // relaxed: see above
+    const BinId bin = bin_id(i % kBins);
+    DepotBin& d = depot[i / kBins][i % kBins];
+    const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
+    while (drained < most) {
+      Magazine* const bundle = pop(d.bundles[1 - recent]);
+      if (bundle == nullptr) break;
+      depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
+      drained += drain(bin, bundle, "free");
+    }
+    if (drained >= most) {
+      next.store(i, order::relaxed);  // relaxed: see above
+      return drained;
+    }
+    if (!d.bundles[recent].looks_empty()) d.recent.store(1 - recent, order::relaxed);  // relaxed: a hint
+  }
+  next.store(0, order::relaxed);  // relaxed: see above
   return drained;
 }
 

@@ -74,9 +74,16 @@ bool tick(size_t most_bytes) {
     next_tick.store(os::now_ms(), order::relaxed);  // relaxed: a time; the rest of this tick is due at once
     return true;
   }
+  unsigned drained = 0;
+  if (most_bytes == kUnlimited || options.decay == 0) {
+    drained = depot_trim(false);
+  } else if ((drained = depot_age(kStepMagazines)) >= kStepMagazines) {
+    next_tick.store(os::now_ms(), order::relaxed);  // relaxed: as above
+    return true;
+  }
   cpu_caches_spare(ladder_is_tight());
   drained_at.store(INT64_MAX, order::relaxed);  // relaxed: an estimate
-  const unsigned drained = cpu_caches_trim(false) + depot_trim(false);
+  drained += cpu_caches_trim(false);
   // Without decay nothing waits, nor does what the caches kept: the call that frees may have looked already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
   thread_caches_find_gone(kGoneLooks);

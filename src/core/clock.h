@@ -21,7 +21,10 @@
 
 namespace folio {
 
+// What a tick does in one of the program's calls: so much is purged, so many magazines of the depot are drained.
 inline constexpr size_t kStepBytes = size_t{512} << 10;
+inline constexpr unsigned kStepMagazines = 128;
+// What a call purges for the bound.
 inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 
 // Called at the end of each slow malloc and free. They may wake the housekeeper.

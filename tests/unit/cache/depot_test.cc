@@ -135,26 +135,62 @@ TEST_F(DepotTest, WhatWaitsIsTakenWhenNothingNewerIsThere) {
   drain_list(bin, older);
 }
 
-TEST_F(DepotTest, WhileAHousekeeperRunsOnlySmallObjectsAreBounded) {
+TEST_F(DepotTest, AStepGoesOnWhereTheOneBeforeEnded) {
+  const BinId other = bin_of(1000);
+  const auto fill = [&](unsigned bundles) {
+    for (unsigned i = 0; i < bundles; ++i) {
+      put(bin, bundle_of(bin, 1, 62));
+      put(other, bundle_of(other, 2, 10));
+    }
+  };
+  fill(5);
+  EXPECT_EQ(depot_age(4), 0u) << "nothing has waited";
+  fill(3);
+  EXPECT_EQ(depot_age(4), 4u);
+  EXPECT_EQ(depot_age(4), 5u) << "one more of a bin, and two bundles";
+  EXPECT_EQ(depot_age(4), 4u);
+  EXPECT_EQ(depot_objects(bin) + depot_objects(other), 3 * 62u + (3 + 1) * 20u);
+  EXPECT_EQ(depot_age(4), 2u) << "the round ends";
+  EXPECT_EQ(depot_objects(bin) + depot_objects(other), 3 * (62u + 20u)) << "what came meanwhile has not waited";
+  EXPECT_EQ(depot_age(100), 9u);
+  EXPECT_EQ(depot_objects(bin) + depot_objects(other), 0u);
+  EXPECT_EQ(taken_objects(bin) + taken_objects(other), 0u);
+}
+
+TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
   options.depot = 64;  // KiB
   const BinId larger = bin_of(512);
   ASSERT_TRUE(depot_small(bin));
   ASSERT_FALSE(depot_small(larger));
+  const int64_t before = page_counts.resident.load(order::relaxed);
+  // Beside so much live, whatever the objects themselves add to that.
+  const auto push = [&](BinId to, unsigned n, int64_t live) {
+    for (unsigned i = 0; i < n; ++i) {
+      Magazine* const bundle = bundle_of(to, 1, 62);
+      page_counts.resident.store(live + page_counts.dirty.load(order::relaxed), order::relaxed);
+      put(to, bundle);
+    }
+  };
+  constexpr int64_t kLive = 8 << 20;
+  const auto objects_in = [](size_t bytes, size_t size) { return bytes / size / 62 * 62u; };
   set_timekeeper(true);
-  for (unsigned i = 0; i < 100; ++i) {
-    put(bin, bundle_of(bin, 1, 62));
-    put(larger, bundle_of(larger, 1, 62));
-  }
-  EXPECT_EQ(depot_objects(bin), 64 * 1024 / 64 / 62 * 62u);
-  EXPECT_EQ(depot_objects(larger), 100 * 62u);
+  push(bin, 100, kLive);
+  EXPECT_EQ(depot_objects(bin), objects_in(64 << 10, 64));
+  push(larger, 100, kLive);
+  EXPECT_EQ(depot_objects(larger), objects_in(kLive / 4, 512));
   set_timekeeper(false);
-  put(larger, bundle_of(larger, 1, 62));
-  EXPECT_EQ(depot_objects(larger), 100 * 62u);
+  push(larger, 1, kLive);
+  EXPECT_EQ(depot_objects(larger), objects_in(kLive / 4, 512)) << "without a housekeeper the option alone counts";
+  depot_trim(true);
+  set_timekeeper(true);
+  push(larger, 10, 0);
+  EXPECT_EQ(depot_objects(larger), objects_in(64 << 10, 512)) << "and it is the least";
+  depot_trim(true);
   options.depot = 0;
-  set_timekeeper(true);
-  put(larger, bundle_of(larger, 1, 62));
+  push(larger, 1, kLive);
+  EXPECT_EQ(depot_objects(larger), 0u) << "0 means nothing";
   set_timekeeper(false);
-  EXPECT_EQ(depot_objects(larger), 100 * 62u) << "0 means nothing";
+  page_counts.resident.store(before, order::relaxed);
 }
 
 TEST_F(DepotTest, TrimAllDrainsEverything) {

@@ -13,12 +13,14 @@
 #include <random>
 #include <thread>
 
+#include "cache/depot.h"
 #include "cache/thread_caches.h"
 #include "core/lifecycle.h"
 #include "os/os.h"
 #include "policy/retain.h"
 #include "space/housekeeper.h"
 #include "space/huge.h"
+#include "unit/cache/magazines.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 
@@ -229,6 +231,32 @@ TEST_F(Clock, SlowCallsRunTheDecay) {
     return dirty() > 8 * kMiB;
   }));
   EXPECT_TRUE(comes_true([] { return dirty() <= kOwn; }, [] { slow_calls(32); })) << dirty();
+}
+
+// In steps: two ticks drain 1000 magazines, and no call more than its share of them.
+TEST_F(Clock, ATickOfTheProgramsEmptiesTheDepotInSteps) {
+  options.decay = 20;
+  options.housekeeper = kHousekeeperOff;
+  depot_set_shared();
+  const BinId bin = bin_of(64);
+  constexpr unsigned kMagazines = 1000;
+  for (unsigned i = 0; i < kMagazines / 4; ++i) {
+    Magazine* const bundle = bundle_of(bin, 4, 62);
+    depot_count(true, bundle_bytes(bin, bundle));
+    depot_push(bin, bundle, bundle_bytes(bin, bundle), "test");
+  }
+  uint64_t before = depot_objects(bin), most = 0;
+  ASSERT_EQ(before, kMagazines * 62u);
+  EXPECT_TRUE(comes_true([&] { return before == 0; },
+                         [&] {
+                           slow_calls(1);
+                           const uint64_t now = depot_objects(bin);
+                           most = std::max(most, before - now);
+                           before = now;
+                         }));
+  EXPECT_GE(most, kStepMagazines * 62u);
+  EXPECT_LE(most, 2 * (kStepMagazines + 3) * 62u) << "a malloc and a free";
+  EXPECT_EQ(taken_objects(bin), 0u);
 }
 
 // Wherever the count of the thread cache's slow calls happens to stand.
