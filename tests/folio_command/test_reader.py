@@ -8,13 +8,16 @@ import struct
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from conftest import HEAP, LIBRARY, ROOT, STATIC, eventually, exact, heap, kill, line_of, running, stop
 from folio.errors import FolioError, NotPermitted, ProcessGone
+from folio.heap import Bin, BinInfo
 from folio.parts import explain
 from folio.process import PAGE, Process
-from folio.reader import Reader
+from folio.reader import Reader, add_resident, moved_bytes
 
 from folio import layout, pages
 
@@ -249,3 +252,48 @@ class TestTornViews:
             alone, read = (sorted(each)[2] for each in rates.values())
             print(f"\n{alone / 1e6:.1f} million operations a second alone, {read / 1e6:.1f} read 10 times a second")
             assert read > 0
+
+
+def bin_of(chunks: dict[int, tuple[int, int]]) -> Bin:
+    """Of objects of 100 bytes, one word of them in each chunk: what is taken and what is resident."""
+    taken, resident = (np.array([[words[i]] for words in chunks.values()], dtype=np.uint64) for i in range(2))
+    addresses = np.array(list(chunks), dtype=np.int64)
+    return Bin(BinInfo(1, 100, 64, 1, 1), addresses, addresses, addresses, taken, resident)
+
+
+def heap_of(bins: dict[int, Bin]):
+    return SimpleNamespace(bins=bins, fields=[], huge=[])
+
+
+class TestMoved:
+    """Between the two views of a reading."""
+
+    def test_chunks_are_opened_and_given_back(self, monkeypatch):
+        monkeypatch.setattr("folio.reader.live_huge", lambda heap: {})
+        before = heap_of({1: bin_of({10: (0b11, 0b01), 20: (0b111, 0b01)}), 2: bin_of({50: (0b1, 0b1)})})
+        after = heap_of({1: bin_of({20: (0b101, 0b10), 30: (0b1, 0b1)}), 3: bin_of({60: (0b1, 0b1)})})
+        assert moved_bytes(before, after) == 100 * (1 + 1 + 1)  # freed, of a new chunk, of a new bin
+        add_resident(after, before)
+        assert after.bins[1].resident.tolist() == [[0b11], [0b1]]
+
+    @pytest.mark.parametrize("left", range(4))
+    def test_a_process_that_ends_while_it_is_read_is_no_empty_one(self, monkeypatch, left):
+        """At the last look at its pages, and before: what is not there any more reads as zero."""
+        with running([str(HEAP), "known"]) as process:
+            line_of(process)
+            reader = Reader(process.pid)
+            scan, scans = reader.scanner.scan, []
+
+            def scan_counted(*arguments):
+                scans.append(arguments)
+                if len(scans) == last:
+                    process.kill()
+                    eventually(lambda: reader.process.text("statm").startswith("0 "))
+                return scan(*arguments)
+
+            last = 0
+            monkeypatch.setattr(reader.scanner, "scan", scan_counted)
+            reader.snapshot()
+            last = 2 * len(scans) - left
+            with pytest.raises(ProcessGone):
+                reader.snapshot()

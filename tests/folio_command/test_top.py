@@ -85,7 +85,7 @@ def test_json_ends_with_the_last_process():
         )  # fmt: skip
         assert json.loads(looking.stdout.readline())["pid"] == pid
     _, said = looking.communicate(timeout=300)
-    assert (looking.returncode, said.splitlines()[0].split(";")[0]) == (0, f"process {pid} ended while it was read")
+    assert (looking.returncode, said.partition(";")[0]) == (0, f"process {pid} ended while it was read"), said
 
 
 def test_parts_and_bins_are_those_of_doctor(known):

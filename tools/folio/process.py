@@ -90,6 +90,11 @@ class Process:
         except OSError:
             return True
 
+    def must_live(self) -> None:
+        """Raises ProcessGone where its memory has gone, which comes before the process itself has."""
+        if self.text("statm").startswith("0 "):
+            raise ProcessGone(self.pid, self.known)
+
     def text(self, name: str) -> str:
         try:
             return (self.root / name).read_text(errors="replace")

@@ -17,7 +17,7 @@ import numpy as np
 
 from folio import layout as layouts
 from folio.errors import FolioError
-from folio.heap import BinInfo, Heap
+from folio.heap import Bin, BinInfo, Heap
 from folio.pages import PageScanner, Ranges
 from folio.process import Mapping, Process
 from folio.snapshot import Snapshot
@@ -76,7 +76,9 @@ class Reader:
         ]
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.process, self.layout, self.scanner)
+        snapshot = Snapshot(self.process, self.layout, self.scanner)
+        self.process.must_live()  # else what was read last may be zeros
+        return snapshot
 
     def view(self) -> Heap:
         return Heap(self.snapshot(), self.infos)
@@ -147,11 +149,18 @@ def taken_bytes(heap: Heap) -> int:
 
 def add_resident(heap: Heap, before: Heap) -> None:
     """Pages that Folio knew of before or after they were looked at were known when they were."""
-    for number, then in before.bins.items():
-        now = heap.bins[number]
-        now.resident[np.isin(now.chunks, then.chunks)] |= then.resident
+    for number, now in heap.bins.items():
+        if then := before.bins.get(number):
+            here, there = in_both(now, then)
+            now.resident[here] |= then.resident[there]
     for now_field, then_field in zip(heap.fields, before.fields, strict=False):  # in the order in which they were made
         now_field.resident |= then_field.resident
+
+
+def in_both(now: Bin, then: Bin) -> tuple[np.ndarray, np.ndarray]:
+    """Which chunks of each are chunks of the other, in the same order. Others were opened, or given back, meanwhile."""
+    _, here, there = np.intersect1d(now.chunks, then.chunks, assume_unique=True, return_indices=True)
+    return here, there
 
 
 def moved_bytes(before: Heap, after: Heap) -> int:
@@ -162,10 +171,10 @@ def moved_bytes(before: Heap, after: Heap) -> int:
         if then is None:
             moved += now.count(now.taken) * now.info.size
             continue
-        common = np.isin(now.chunks, then.chunks)  # chunks are never given back, so these are all of them
-        moved += now.count(now.taken[~common]) * now.info.size
+        here, there = in_both(now, then)
+        moved += now.count(np.delete(now.taken, here, axis=0)) * now.info.size
         for a, b in zip([now.live, *now.cached.values()], [then.live, *then.cached.values()], strict=True):
-            moved += now.count(a[common] ^ b) * now.info.size
+            moved += now.count(a[here] ^ b[there]) * now.info.size
     for i, field in enumerate(after.fields):
         changed = field.taken ^ before.fields[i].taken if i < len(before.fields) else field.taken
         moved += int(np.bitwise_count(changed).sum()) << after.layout.granule_shift
