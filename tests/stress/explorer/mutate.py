@@ -103,34 +103,32 @@ def programs(build: Path) -> list[Path]:
     return sorted((build / "tests").glob("stress_explorer_*_explore_test"))
 
 
-def find_tests(build: Path, sites: list[Site]) -> None:
+def come_by(program: Path) -> tuple[dict[str, float], list[str]]:
+    """A program's tests that succeed, in seconds, and which of them comes by which operation."""
+    # Those in which a thread vanishes take long, and have no stale reads.
+    with tempfile.NamedTemporaryFile("r") as log:
+        environment = {**os.environ, "FOLIO_EXPLORE_SITES": log.name, "FOLIO_EXPLORE_SECONDS": "0.1"}
+        command = [program, "--gtest_filter=-*Vanish*:*vanish*"]
+        listed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+        found = re.findall(r"\[ +OK \] (\S+) \((\d+) ms\)", listed)
+        return {name: int(milliseconds) / 1000 for name, milliseconds in found}, log.read().splitlines()
+
+
+def find_tests(build: Path, sites: list[Site], jobs: int) -> None:
     """Which tests come by which operation, the quickest first."""
     by_name: dict[str, list[Site]] = defaultdict(list)
     for site in sites:
         by_name[site.name].append(site)
     seconds: dict[tuple[Path, str], float] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for program in programs(build):
-            if "self_explore" in program.name:
-                continue
-            log = Path(scratch) / program.name
-            # Those in which a thread vanishes take long, and have no stale reads.
-            environment = {**os.environ, "FOLIO_EXPLORE_SITES": str(log), "FOLIO_EXPLORE_SECONDS": "0.1"}
-            listed = subprocess.run(
-                [program, "--gtest_filter=-*Vanish*:*vanish*"],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            ).stdout
-            for name, milliseconds in re.findall(r"\[ +OK \] (\S+) \((\d+) ms\)", listed):
-                seconds[program, name] = int(milliseconds) / 1000
-            for line in log.read_text().splitlines() if log.exists() else []:
+    wanted = [program for program in programs(build) if "self_explore" not in program.name]
+    with ThreadPoolExecutor(jobs) as pool:
+        for program, (took, lines) in zip(wanted, pool.map(come_by, wanted), strict=True):
+            seconds |= {(program, name): each for name, each in took.items()}
+            for line in lines:
                 test, _, place = line.partition(" ")
-                path = place.partition("/src/")[2]
-                for site in by_name.get(path, []):
-                    # Not one that fails as it is: it would catch everything.
-                    if (program, test) in seconds and (program, test) not in site.tests:
+                # Not one that fails as it is: it would catch everything.
+                for site in by_name.get(place.partition("/src/")[2], []):
+                    if test in took and (program, test) not in site.tests:
                         site.tests.append((program, test))
     for site in sites:
         site.tests.sort(key=lambda test: seconds.get(test, 0))
@@ -170,7 +168,7 @@ def main() -> int:
         for site in sites_of(path)
         if (site.kind, site.order) in WEAKER and arguments.only in site.name
     ]
-    find_tests(arguments.build, sites)
+    find_tests(arguments.build, sites, arguments.jobs)
     mutants = [Mutant(site, order) for site in sites for order in WEAKER[site.kind, site.order]]
     problems = [f"{m.name}: no scenario comes by" for m in mutants if not m.site.tests and not m.site.unseen]
     mutants = [m for m in mutants if m.site.tests]
