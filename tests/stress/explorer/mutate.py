@@ -34,8 +34,8 @@ CALL = re.compile(r"\b(load|store|exchange|compare_exchange|fetch_\w+)\(")
 ORDER = re.compile(r"\border::(relaxed|acquire|release|acq_rel|seq_cst)\b")
 UNSEEN = re.compile(r"\bunseen: ")
 NEAR = 3
-TEST_SECONDS = 120
-SCENARIO_SECONDS = "3"
+SCENARIO_SECONDS = (3, 30)  # for each scenario; what survives the first is tried again with the second
+TEST_SECONDS = 40  # times those
 
 WEAKER = {
     ("load", "seq_cst"): ["acquire"],
@@ -134,16 +134,16 @@ def find_tests(build: Path, sites: list[Site], jobs: int) -> None:
         site.tests.sort(key=lambda test: seconds.get(test, 0))
 
 
-def caught(mutant: Mutant) -> str:
+def caught(mutant: Mutant, seconds: int) -> str:
     """The test that fails, or an empty string."""
     for program, test in mutant.site.tests:
         try:
-            environment = {**os.environ, "FOLIO_MUTATE": mutant.name, "FOLIO_EXPLORE_SECONDS": SCENARIO_SECONDS}
+            environment = {**os.environ, "FOLIO_MUTATE": mutant.name, "FOLIO_EXPLORE_SECONDS": str(seconds)}
             run = subprocess.run(
                 [program, f"--gtest_filter={test}"],
                 env=environment,
                 capture_output=True,
-                timeout=TEST_SECONDS,
+                timeout=seconds * TEST_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -177,7 +177,10 @@ def main() -> int:
     end = time.monotonic() + arguments.minutes * 60 if arguments.minutes else float("inf")
 
     def judge(mutant: Mutant) -> tuple[Mutant, str | None]:
-        return mutant, None if time.monotonic() > end else caught(mutant)
+        if time.monotonic() > end:
+            return mutant, None
+        twice = not arguments.minutes and not mutant.site.unseen
+        return mutant, caught(mutant, SCENARIO_SECONDS[0]) or (caught(mutant, SCENARIO_SECONDS[1]) if twice else "")
 
     done = caught_any = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
