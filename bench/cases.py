@@ -218,6 +218,16 @@ CASES = [
         for size, every in [(200, 64), (1000, 64), (1000, 4), (8000, 4)]
         for which, arguments in [("malloc_trim", ["trim=1", "rest_ms=0"]), ("4 threads", ["threads=4"])]
     ),
+    *(
+        Case(
+            f"key-value store {name}",
+            "key_value",
+            ["bytes=2g", *arguments],
+            [Figure("ns_per_operation", "an operation", "ns"), Figure("fill_seconds", "filling it", "s"), PEAK, TIME],
+            ["bytes=64m", "operations=1000000"],
+        )
+        for name, arguments in [("2 GiB", []), ("2 GiB, half writes, 2 threads", ["writes=2", "threads=2"])]
+    ),
     Case(
         "thread churn",
         "thread_churn",

@@ -257,21 +257,7 @@ void make_huge(Descriptor& d) {
   // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
   Descriptor* const before = bins[index(d.bin)].young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
-  const ChunkPages chunk(d);
-  PageChange change;
-  set_resident(d, {0, chunk.count()}, change);
-  visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
-    // [page] seq_cst: before the look at what is taken; pairs with note_taken.
-    change.dirty += static_cast<int>(popcount(mask & ~d.dirty(w).fetch_or(mask, order::seq_cst)));
-  });
-  // Little is taken: few words show pages that are not free.
-  for (unsigned folio = 0; folio < chunk.info().folios; ++folio) {
-    const uint64_t taken = d.occupancy(folio).load(order::seq_cst);  // [page] seq_cst: a look; pairs with set_bits
-    visit_pages_of(chunk, folio, taken, [&](Pages pages) {
-      for (unsigned page = pages.first; page < pages.end; ++page) unmark_dirty(d, page, change);
-    });
-  }
-  raise_chunk(d, kDirty);
+  note_whole(d);
 }
 
 void note_whole(Descriptor& d) {

@@ -128,6 +128,7 @@ SMALL = {
     "calloc_arrays": ["ops=10"],
     "fragmentation": ["bytes=4m", "rest=0"],
     "survivors": ["bytes=4m", "rest_ms=0", "trim=1"],
+    "key_value": ["bytes=4m", "operations=100000", "writes=3", "threads=2"],
     "thread_churn": ["threads=50"],
     "false_sharing": ["rounds=20", "writes=1000"],
     "burst_idle": ["bytes=4m", "bursts=1", "idle_ms=0"],

@@ -23,6 +23,7 @@ enum class Act {
   kPurge,     // all that is dirty
   kPurgeAll,  // and what was not marked so
   kCollapse,  // a chunk that is dense becomes a huge page
+  kHuge,      // a chunk comes as a huge page, as when it is first used
   kTick,      // what the decay clock does to a bin: purge what is aged, mark what is free
 };
 
@@ -38,6 +39,7 @@ inline Op give_own() { return {Act::kGiveOwn}; }
 inline Op purge() { return {Act::kPurge}; }
 inline Op purge_all() { return {Act::kPurgeAll}; }
 inline Op collapse() { return {Act::kCollapse}; }
+inline Op huge() { return {Act::kHuge}; }
 inline Op tick() { return {Act::kTick}; }
 
 struct Objects {
@@ -195,6 +197,12 @@ class BinScenario {
       case Act::kCollapse:
         folio::visit_chunks(bin_, [](folio::Descriptor& d) {
           folio::collapse_if_dense(d);
+          return true;
+        });
+        break;
+      case Act::kHuge:
+        folio::visit_chunks(bin_, [](folio::Descriptor& d) {
+          folio::make_huge(d);
           return true;
         });
         break;

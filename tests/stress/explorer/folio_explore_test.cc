@@ -119,6 +119,12 @@ TEST(ExploreFolio, Collapse) {
   expect_bin_sound("collapse, while a bin opens its first chunk", kFolioUnits, {}, {{collapse()}, {take_any(1)}});
 }
 
+TEST(ExploreFolio, HugePages) {
+  expect_bin_sound("huge, give, take", kFolioUnits, {63}, {{huge()}, {give(0, 1)}, {take(1)}});
+  expect_bin_sound("huge, give, purge", kPageObjects, {2}, {{huge()}, {give(0, 2)}, {purge()}});
+  expect_bin_sound("huge, take, take", kPageObjects, {1}, {{huge()}, {take(1)}, {take(1)}});
+}
+
 TEST(ExploreFolio, OpenChunk) {
   const Limits fewer = {.executions = 1000, .random = 100};
   expect_bin_sound("two open a chunk at once", kPageObjects, {}, {{take_any(2)}, {take_any(2)}}, fewer);
