@@ -62,8 +62,8 @@ bool has_room(BinId bin, int64_t bytes) {
   const bool small = depot_small(bin);
   int64_t most = options.depot << 10;
   if (!small && timekeeper_runs() && most != 0) {
-    const int64_t share = live_resident() / kLiveShare;
-    if (share > most) most = share;
+    const int64_t share = live_resident() / kLiveShare, least = share > kTolerated ? share : kTolerated;
+    if (least > most) most = least;
   }
   return held.bytes[small].load(order::relaxed) + bytes <= most;  // relaxed: a sum that others change
 }

@@ -3,8 +3,8 @@
 // change roles: so what nobody needs goes, also from under what is used all the time.
 //
 // Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks larger objects may
-// be a quarter of what is live: a program that passes objects between threads has them either in use or here, in turns,
-// and the ticks see to it that they do not stay.
+// be a quarter of what is live, or kTolerated: a program that passes objects between threads has them either in use or
+// here, in turns, and the ticks see to it that they do not stay.
 //
 // A push and a pop are a compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. What they add
 // to and take from the bytes in the depot is told apart, and late, by the CPU caches: a count for the whole process is

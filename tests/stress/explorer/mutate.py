@@ -34,7 +34,7 @@ CALL = re.compile(r"\b(load|store|exchange|compare_exchange|fetch_\w+)\(")
 ORDER = re.compile(r"\border::(relaxed|acquire|release|acq_rel|seq_cst)\b")
 UNSEEN = re.compile(r"\bunseen: ")
 NEAR = 3
-SCENARIO_SECONDS = (3, 30)  # for each scenario; what survives the first is tried again with the second
+SCENARIO_SECONDS = (3, 12)  # for each scenario; what survives the first is tried again with the second
 TEST_SECONDS = 40  # times those
 
 WEAKER = {

@@ -159,35 +159,41 @@ TEST_F(DepotTest, AStepGoesOnWhereTheOneBeforeEnded) {
 
 TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
   options.depot = 64;  // KiB
-  const BinId larger = bin_of(512);
+  const BinId larger = bin_of(8192);
+  const unsigned each = info_of(larger).magazine_most;
   ASSERT_TRUE(depot_small(bin));
   ASSERT_FALSE(depot_small(larger));
   const int64_t before = page_counts.resident.load(order::relaxed);
-  // Beside so much live, whatever the objects themselves add to that.
-  const auto push = [&](BinId to, unsigned n, int64_t live) {
-    for (unsigned i = 0; i < n; ++i) {
-      Magazine* const bundle = bundle_of(to, 1, 62);
+  // So many bytes of objects, and some more, beside so much live, whatever the objects themselves add to that.
+  const auto push = [&](BinId to, unsigned objects, int64_t bytes, int64_t live) {
+    for (int64_t pushed = 0; pushed < bytes + bytes / 8; pushed += int64_t{objects} * info_of(to).size) {
+      Magazine* const bundle = bundle_of(to, 1, objects);
       page_counts.resident.store(live + page_counts.dirty.load(order::relaxed), order::relaxed);
       put(to, bundle);
     }
   };
-  constexpr int64_t kLive = 8 << 20;
-  const auto objects_in = [](size_t bytes, size_t size) { return bytes / size / 62 * 62u; };
+  const auto most = [&](BinId of, unsigned objects, int64_t bytes) {
+    return static_cast<uint64_t>(bytes) / info_of(of).size / objects * objects;
+  };
+  constexpr int64_t kLive = int64_t{1} << 30, kOption = 64 << 10;
   set_timekeeper(true);
-  push(bin, 100, kLive);
-  EXPECT_EQ(depot_objects(bin), objects_in(64 << 10, 64));
-  push(larger, 100, kLive);
-  EXPECT_EQ(depot_objects(larger), objects_in(kLive / 4, 512));
+  push(bin, 62, kOption, kLive);
+  EXPECT_EQ(depot_objects(bin), most(bin, 62, kOption));
+  push(larger, each, kLive / 4, kLive);
+  EXPECT_EQ(depot_objects(larger), most(larger, each, kLive / 4));
+  depot_trim(true);
+  push(larger, each, kTolerated, 0);
+  EXPECT_EQ(depot_objects(larger), most(larger, each, kTolerated)) << "the least";
   set_timekeeper(false);
-  push(larger, 1, kLive);
-  EXPECT_EQ(depot_objects(larger), objects_in(kLive / 4, 512)) << "without a housekeeper the option alone counts";
+  push(larger, each, kOption, kLive);
+  EXPECT_EQ(depot_objects(larger), most(larger, each, kTolerated)) << "without a housekeeper the option alone counts";
+  depot_trim(true);
+  push(larger, 2, kOption, kLive);
+  EXPECT_EQ(depot_objects(larger), most(larger, 2, kOption));
   depot_trim(true);
   set_timekeeper(true);
-  push(larger, 10, 0);
-  EXPECT_EQ(depot_objects(larger), objects_in(64 << 10, 512)) << "and it is the least";
-  depot_trim(true);
   options.depot = 0;
-  push(larger, 1, kLive);
+  push(larger, each, kOption, kLive);
   EXPECT_EQ(depot_objects(larger), 0u) << "0 means nothing";
   set_timekeeper(false);
   page_counts.resident.store(before, order::relaxed);
