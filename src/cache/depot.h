@@ -2,9 +2,9 @@
 // one for what was pushed since the last tick, one for what waits longer. A tick drains the latter, and the stacks
 // change roles: so what nobody needs goes, also from under what is used all the time.
 //
-// Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks larger objects may
-// be a quarter of what is live, or kTolerated: a program that passes objects between threads has them either in use or
-// here, in turns, and the ticks see to it that they do not stay.
+// Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks larger objects
+// may be a quarter of what is live, or kTolerated: a program that passes objects between threads has them either in use
+// or here, in turns, and the ticks see to it that they do not stay.
 //
 // A push and a pop are a compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. What they add
 // to and take from the bytes in the depot is told apart, and late, by the CPU caches: a count for the whole process is
@@ -71,8 +71,8 @@ int64_t bundle_bytes(BinId bin, Magazine* bundle);
 // Drains what has waited since the call before, or everything. Returns magazines drained.
 unsigned depot_trim(bool all);
 
-// A step of depot_trim(false), for who has little time: ends after about `most` magazines, and then returns no less; the
-// next call goes on there. A bundle is drained whole.
+// A step of depot_trim(false), for who has little time: ends after about `most` magazines, and then returns no less;
+// the next call goes on there. A bundle is drained whole.
 unsigned depot_age(unsigned most);
 
 // Objects that wait in the depot's magazines of a bin: counted by walking, an estimate under load.
