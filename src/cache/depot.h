@@ -72,7 +72,8 @@ int64_t bundle_bytes(BinId bin, Magazine* bundle);
 unsigned depot_trim(bool all);
 
 // A step of depot_trim(false), for who has little time: ends after about `most` magazines, and then returns no less;
-// the next call goes on there. A bundle is drained whole.
+// the next call goes on there. A bundle is drained whole. (depot_trim takes each stack once, so that it ends however
+// fast others push; this ends by its count.)
 unsigned depot_age(unsigned most);
 
 // Objects that wait in the depot's magazines of a bin: counted by walking, an estimate under load.

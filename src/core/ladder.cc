@@ -91,9 +91,8 @@ void ladder_set(int64_t soft, int64_t hard) {
 }
 
 void ladder_look() {
-  const uint64_t now = os::now_ms();
   if (options.pressure == kPressureOn) {
-    pressure_look(now);
+    pressure_look(os::now_ms());
     follow(level_now());
     // Relaxed: the housekeeper's own.
     if (limit_state.pressure.load(order::relaxed) >= kAtSoft) purge_everything(PurgeWhich::kAll, kUnlimited);
@@ -101,7 +100,7 @@ void ladder_look() {
   if (limits_on()) ladder_keep();
   if (options.pressure == kPressureOn || limits_on()) {
     const Level highest = limit_take_highest();
-    if (pressure_has_functions()) pressure_tell(highest, now);
+    if (pressure_has_functions()) pressure_tell(highest, os::now_ms());
   }
 }
 
