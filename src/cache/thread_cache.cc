@@ -471,6 +471,9 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
 
 void thread_cache_end(void* value) {
   auto* cache = static_cast<ThreadCache*>(value);
+  // glibc hands the values of a thread that left by the raw system call to the next one on its stack, which may end
+  // without a call. The cache may be anybody's by then.
+  if (cache != thread_state.cache) return;
   // First, so that what other destructors of this thread still allocate and free goes to the folios directly.
   thread_state = {nullptr, Phase::kEnded};
   cache->tops.store(nullptr, order::relaxed);  // relaxed: readers check what they read

@@ -1,6 +1,6 @@
 // Threads whose end nobody tells: by the raw system call, or with their first malloc in the last round of destructors.
 // Their thread-local storage becomes another thread's, or data of the program's, and neither the child of a fork nor
-// statistics may take it for theirs. And threads that a handler of the program's starts in the child of a fork.
+// statistics may take it for theirs, nor may a third thread's cache end with that one. And threads that a handler of the program's starts in the child of a fork.
 #include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -207,6 +207,62 @@ TEST_P(GoneThread, ItsCacheServesOthers) {
   // Magazines are lost with each of these threads, at most one for the bin that it used, and those that it had empty.
   EXPECT_LE(metadata(), before + 2000 * 16 * size_t{512});
   munmap(stack, kStackBytes);
+}
+
+// ---- A thread that did not call at all, where the libc hands its predecessor's cache to its destructor ----
+
+std::atomic<bool> silent_runs, silent_may_end;
+std::atomic<pthread_t> last_thread;
+
+void* end_raw_and_tell(void*) {
+  last_thread = pthread_self();
+  return end_raw(nullptr);
+}
+
+// Neither allocates nor frees. (glibc keeps a thread's specific values where it has left by the raw system call, and
+// the next one on that stack starts with them.)
+void* be_silent(void*) {
+  last_thread = pthread_self();
+  silent_runs = true;
+  while (!silent_may_end) usleep(100);
+  return nullptr;
+}
+
+size_t threads_with_a_cache() {
+  folio_stats stats = {};
+  stats.struct_size = sizeof stats;
+  EXPECT_TRUE(folio_stats_get(&stats));
+  return stats.threads;
+}
+
+// By the time the silent one ends, the cache may be a third thread's.
+TEST(SilentThread, DoesNotEndItsPredecessorsCache) {
+  pthread_t gone, silent;
+  ASSERT_EQ(pthread_create(&gone, nullptr, end_raw_and_tell, nullptr), 0);
+  ASSERT_EQ(pthread_join(gone, nullptr), 0);
+  silent_runs = silent_may_end = false;
+  ASSERT_EQ(pthread_create(&silent, nullptr, be_silent, nullptr), 0);
+  while (!silent_runs) usleep(100);
+  // Its storage is another's now, so its cache is found by those who look for one.
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> working{0};
+  std::vector<std::thread> others;
+  constexpr unsigned kOthers = 8;
+  for (unsigned i = 0; i < kOthers; i++) {
+    others.emplace_back([&] {
+      allocate_and_free();
+      ++working;
+      while (!stop) allocate_and_free();
+    });
+  }
+  while (working != kOthers) usleep(100);
+  const size_t before = threads_with_a_cache();
+  silent_may_end = true;
+  ASSERT_EQ(pthread_join(silent, nullptr), 0);
+  EXPECT_EQ(threads_with_a_cache(), before);
+  if (last_thread != gone) printf("the silent thread was on a stack of its own: nothing was tried\n");
+  stop = true;
+  for (std::thread& other : others) other.join();
 }
 
 // ---- Statistics beside ordinary ends ----

@@ -15,7 +15,7 @@ constexpr unsigned kAtOnce = 12, kStacks = 4;
 constexpr size_t kStackBytes = 256 << 10;
 constexpr unsigned char kStackData = 0xA7;
 
-enum class End { kReturn, kPthreadExit, kDestructors, kLateDestructor, kRawExit, kCancelled, kDetached, kMost };
+enum class End { kReturn, kPthreadExit, kDestructors, kLateDestructor, kRawExit, kCancelled, kDetached, kSilent };
 
 struct Guest {
   pthread_t thread;
@@ -101,6 +101,10 @@ void* be_guest(void* argument) {
     untold_ends.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
+  if (end == End::kSilent) {
+    pause_us(static_cast<unsigned>(random.below(3000)));
+    return nullptr;
+  }
   few_objects(random, true);
   if (random.one_in(4)) pause_us(static_cast<unsigned>(random.below(3000)));
   if (settings.with[kFork] && settings.with[kForkThreads] && random.one_in(256)) make_child(random);
@@ -128,6 +132,7 @@ End choose_end(Random& random) {
   if (kind < 30 && settings.with[kDestructors]) return End::kDestructors;
   if (kind < 50 && settings.with[kCancel]) return End::kCancelled;
   if (kind < 60 && settings.with[kDetached]) return End::kDetached;
+  if (kind < 70) return End::kSilent;  // without a call, perhaps on the stack of one whose end was not told
   return kind < 90 ? End::kPthreadExit : End::kReturn;
 }
 

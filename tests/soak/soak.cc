@@ -220,7 +220,7 @@ int main(int argc, char** argv) {
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP}) {
     struct sigaction action = {};
     action.sa_sigaction = crashed;
-    action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+    action.sa_flags = SA_SIGINFO;  // also for a second thread, which must not end the process before it is looked at
     sigaction(signal, &action, nullptr);
   }
   prepare_churn();

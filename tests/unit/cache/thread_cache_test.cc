@@ -419,6 +419,27 @@ TEST_F(ThreadCacheTest, AThreadThatEndsHandsOnWhatItCached) {
   });
 }
 
+// The libc may hand a thread what was meant for another one that was on its stack before (thread_cache_end).
+TEST_F(ThreadCacheTest, AThreadEndsNoCacheButItsOwn) {
+  on_thread([&] {
+    ThreadCache* const mine = thread_cache();
+    ASSERT_NE(mine, nullptr);
+    const unsigned before = thread_count();
+    ThreadTops* const tops = mine->tops.load(order::relaxed);
+    on_thread([&] { thread_cache_end(mine); });
+    EXPECT_EQ(thread_count(), before);
+    EXPECT_EQ(mine->tops.load(order::relaxed), tops);
+    on_thread([&] {
+      ASSERT_NE(thread_cache(), nullptr);
+      EXPECT_NE(thread_cache(), mine);
+      thread_cache_end(mine);
+      EXPECT_EQ(thread_state.phase, Phase::kCached);
+      EXPECT_EQ(thread_count(), before + 1);
+    });
+    EXPECT_EQ(thread_count(), before);
+  });
+}
+
 // A key made after Folio's: its destructor runs later, as those of a program's own do.
 TEST_F(ThreadCacheTest, LastDestructorsAreServedWithoutACache) {
   static std::atomic<unsigned> served{0};
