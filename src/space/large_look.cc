@@ -52,19 +52,19 @@ bool marked_dirty(Field& f, unsigned w) {
 
 // Of the words alone: how long the longest runs are, and whether the hints know of what is there.
 bool hints_hold(Field& f) {
-  unsigned free = 0, ready = 0;
-  for (unsigned g = 0; g < f.granules; ++g) {
-    free = has(f.occupancy(g / 64), g % 64) ? 0 : free + 1;
-    if (free == 0) {
-      ready = 0;
-      continue;
+  unsigned free = 0, ready = 0, most_free = 0, most_ready = 0;
+  for (unsigned w = 0; w < f.words(); ++w) {
+    const uint64_t taken = f.occupancy(w).load(order::relaxed);    // relaxed: nothing is in flight
+    const uint64_t resident = f.resident(w).load(order::relaxed);  // relaxed: as above
+    if ((resident & ~taken) != 0 && !marked_dirty(f, w)) return false;
+    for (unsigned g = w * 64; g < w * 64 + 64 && g < f.granules; ++g) {
+      free = (taken >> g % 64 & 1) != 0 ? 0 : free + 1;
+      ready = free != 0 && (resident >> g % 64 & 1) != 0 ? ready + 1 : 0;
+      if (free > most_free) most_free = free;
+      if (ready > most_ready) most_ready = ready;
     }
-    ready = has(f.resident(g / 64), g % 64) ? ready + 1 : 0;
-    if (!promised(f, Room::kFree, free) || !promised(f, Room::kReady, ready < kRunMost ? ready : kRunMost))
-      return false;
-    if (ready != 0 && !marked_dirty(f, g / 64)) return false;
   }
-  return true;
+  return promised(f, Room::kFree, most_free) && promised(f, Room::kReady, most_ready < kRunMost ? most_ready : kRunMost);
 }
 
 }  // namespace
@@ -74,16 +74,21 @@ bool large_check() {
     if (!f->sealed() || !hints_hold(*f)) return false;
     unsigned end = 0;  // of the object before, or of a chunk that was lent
     bool lent = false;
+    uint64_t taken = 0, resident = 0;
     for (unsigned g = 0; g < f->granules; ++g) {
+      if (g % 64 == 0) {
+        taken = f->occupancy(g / 64).load(order::relaxed);    // relaxed: nothing is in flight
+        resident = f->resident(g / 64).load(order::relaxed);  // relaxed: as above
+        if (resident != 0 && !has(f->committed, g / 64)) return false;
+      }
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: nothing is in flight
       if (entry != 0) {
         if (g < end || g + granules_in(entry) > f->granules) return false;
         end = g + granules_in(entry);
         lent = (entry & kEntryLent) != 0;
       }
-      const bool taken = has(f->occupancy(g / 64), g % 64), resident = has(f->resident(g / 64), g % 64);
-      if (taken != (g < end) || (taken && resident == lent)) return false;
-      if (resident && !has(f->committed, g / 64)) return false;
+      const bool is_taken = (taken >> g % 64 & 1) != 0, is_resident = (resident >> g % 64 & 1) != 0;
+      if (is_taken != (g < end) || (is_taken && is_resident == lent)) return false;
     }
   }
   return true;

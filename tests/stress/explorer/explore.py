@@ -1,10 +1,11 @@
 """Runs every scenario of the explorer as deep as time allows, and writes what was reached to docs/CONCURRENCY.md.
 
-    explore.py [--minutes N] [--seconds N] [--build DIR]
+    explore.py [--minutes N] [--seconds N] [--below N] [--build DIR]
 
 Without --minutes each scenario gets --seconds of processor time (600), or less where it is complete to its last bound,
 and the table is written. With it the scenarios share so many minutes, and nothing is written; but the table must name
-the scenarios that there are. Exits with 1 if a scenario fails, or the table names others.
+the scenarios that there are. With --below only those run that the table shows complete to fewer preemptions, and their
+rows are written anew where they got as far. Exits with 1 if a scenario fails, or the table names others.
 """
 
 from __future__ import annotations
@@ -80,20 +81,42 @@ def write_table(results: list[Result]) -> None:
     DOCUMENT.write_text(before + BEGIN + "\n" + table(results) + "\n" + END + rest.split(END)[1])
 
 
-def documented() -> set[str]:
+def documented() -> dict[str, Result]:
     rows = DOCUMENT.read_text().split(BEGIN)[1].split(END)[0].splitlines()
-    return {row.split(" | ")[0].removeprefix("| ") for row in rows if row.startswith("| ")} - {"scenario", "---"}
+    cells = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in rows if row.startswith("| ")]
+    return {c[0]: Result("", c[0], *(-1 if n == "none" else int(n) for n in c[1:])) for c in cells[2:]}
+
+
+def tests_below(tests: list[tuple[Path, str]], below: int, jobs: int) -> list[tuple[Path, str]]:
+    """Those with a scenario that the table shows complete to fewer preemptions."""
+    known = documented()
+    with ThreadPoolExecutor(jobs) as pool:
+        scenarios = [found for found, _ in pool.map(lambda t: run(*t, 0.1), tests)]
+    few = [any(r.what not in known or known[r.what].complete < below for r in found) for found in scenarios]
+    return [test for test, is_few in zip(tests, few, strict=True) if is_few]
+
+
+def merged(results: list[Result]) -> list[Result]:
+    """The table's rows, in their order, each replaced where a new one got as far."""
+    rows = documented()
+    for r in results:
+        if r.what not in rows or r.complete >= rows[r.what].complete:
+            rows[r.what] = r
+    return list(rows.values())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--below", type=int, metavar="PREEMPTIONS")
     parser.add_argument("--build", type=Path, default=PROJECT / "build")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
 
     tests = [(program, test) for program in programs(arguments.build) for test in tests_of(program)]
+    if arguments.below:
+        tests = tests_below(tests, arguments.below, arguments.jobs)
     # A test has two scenarios or so.
     seconds = arguments.minutes * 60 * arguments.jobs / len(tests) / 2 if arguments.minutes else arguments.seconds
     results: list[Result] = []
@@ -111,12 +134,14 @@ def main() -> int:
                 failures.append(failure)
     for failure in failures:
         print(failure)
+    if arguments.below:
+        results = merged(results)
     if not failures and not arguments.minutes:
         write_table(results)
         print(f"\nwritten to {DOCUMENT.relative_to(PROJECT)}: {len(results)} scenarios")
     names = {r.what for r in results}
     # A table that was not made yet is empty.
-    odd = documented() ^ names if not failures and documented() else set()
+    odd = documented().keys() ^ names if not failures and documented() else set()
     for name in sorted(odd):
         what = "lacks" if name in names else "names no scenario of today"
         print(f"{DOCUMENT.relative_to(PROJECT)}: {what}: {name}")
