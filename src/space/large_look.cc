@@ -64,7 +64,8 @@ bool hints_hold(Field& f) {
       if (ready > most_ready) most_ready = ready;
     }
   }
-  return promised(f, Room::kFree, most_free) && promised(f, Room::kReady, most_ready < kRunMost ? most_ready : kRunMost);
+  if (most_ready > kRunMost) most_ready = kRunMost;
+  return promised(f, Room::kFree, most_free) && promised(f, Room::kReady, most_ready);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Threads whose end nobody tells: by the raw system call, or with their first malloc in the last round of destructors.
 // Their thread-local storage becomes another thread's, or data of the program's, and neither the child of a fork nor
-// statistics may take it for theirs, nor may a third thread's cache end with that one. And threads that a handler of the program's starts in the child of a fork.
+// statistics may take it for theirs, nor may a third thread's cache end with that one. And threads that a handler of
+// the program's starts in the child of a fork.
 #include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

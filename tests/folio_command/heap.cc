@@ -157,6 +157,19 @@ int quiet(size_t mib) {
   return 0;
 }
 
+// The first half of the objects stays, and one in three of the rest.
+int thinned(size_t mib) {
+  constexpr size_t kSize = 304;
+  std::vector<void*> objects;
+  for (size_t i = 0; i < (mib << 20) / kSize; ++i) objects.push_back(touched(kSize));
+  for (size_t i = objects.size() / 2; i < objects.size(); ++i) {
+    if (i % 3 != 0) free(objects[i]);
+  }
+  printf("{}\n");
+  wait_for_end();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -166,6 +179,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && strcmp(argv[1], "load") == 0) return load(static_cast<unsigned>(number));
   if (argc > 1 && strcmp(argv[1], "scattered") == 0) return scattered(number);
   if (argc > 1 && strcmp(argv[1], "quiet") == 0) return quiet(number);
-  fprintf(stderr, "usage: heap known | wide GIB | load THREADS | scattered PAGES | quiet MIB\n");
+  if (argc > 1 && strcmp(argv[1], "thinned") == 0) return thinned(number);
+  fprintf(stderr, "usage: heap known | wide GIB | load THREADS | scattered PAGES | quiet MIB | thinned MIB\n");
   return 2;
 }

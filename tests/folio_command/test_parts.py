@@ -1,8 +1,10 @@
 """Resident memory as parts: exact on a heap that is known to the byte, and summing to RSS on real programs."""
 
+import re
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from conftest import HEAP, LIBRARY, STATIC, eventually, exact, heap, running
@@ -126,3 +128,38 @@ class TestRealPrograms:
                 return parts if exact and parts.values()["dirty"] <= 0.1 * known["freed"] else None
 
             sums(eventually(purged))
+
+
+class TestHugePages:
+    def huge_bytes(self, pid):
+        return 1024 * int(re.search(r"AnonHugePages: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text())[1])
+
+    def test_they_are_the_kernels_and_their_density_is_known(self):
+        with heap("thinned", "64", options=STILL) as (pid, _):
+            reader = Reader(pid)
+            parts = sums(explain(reader))
+            found = parts.huge_pages
+            told = self.huge_bytes(pid)
+            if not found.known or not told:
+                pytest.skip("no huge pages here, or a kernel before Linux 6.7")
+            assert (found.count + found.others) * reader.layout.chunk_bytes == told
+            share = {name: count / found.count for name, count in found.by_density.items()}
+            assert 0.4 <= share["7/8 and more"] <= 0.6
+            assert 0.4 <= share["1/4 to 1/2"] <= 0.6
+            # What is free in them is what a purge could take; the heap has hardly anything else.
+            assert found.free <= parts.values()["dirty"] + parts.values()["padding"]
+            assert found.entries_saved(512) == (found.count + found.others) * 511
+
+    def test_where_there_are_none_chunks_could_have_them(self):
+        with heap("thinned", "64", options=STILL + ",huge_pages:never") as (pid, _):
+            found = explain(Reader(pid)).huge_pages
+            if not found.known:
+                pytest.skip("a kernel before Linux 6.7")
+            assert found.count == found.free == 0
+            assert found.dense >= 12  # of sixteen, the first and the last of which may not be full
+
+    def test_an_older_kernel_does_not_tell(self):
+        with heap("thinned", "64", options=STILL) as (pid, _):
+            found = explain(Reader(pid, old_pagemap=True)).huge_pages
+            assert not found.known
+            assert found.count == 0

@@ -16,6 +16,7 @@ from folio.reader import Reader
 HEALTHY, RETAINS, NOT_EXACT = 0, 1, 3  # exit statuses; 2 is an error
 RETAINED_LEAST = 16 << 20
 FOREIGN_SHOWN = 5
+CHUNK_PAGES = 512  # of 4 KiB, in a huge page
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def as_dict(pid: int, parts: Parts, advice: dict[str, Advice], status: int, limi
         "dirty_by_bin": {str(b.number): b.dirty for b in parts.bins if b.dirty},
         "large": asdict(parts.large),
         "huge": asdict(parts.huge),
+        "huge_pages": asdict(parts.huge_pages),
         "limit": limit,
         "read_seconds": round(parts.seconds, 6),
         "status": status,
@@ -152,6 +154,7 @@ def show(
             output.indented("→ " + advice[key].advice, 2, "cyan")
             if key == "not_folio":
                 show_foreign(parts)
+    show_huge_pages(parts)
     verdicts = {
         HEALTHY: "healthy: ",
         RETAINS: f"more than {limit:g} % of what Folio has is not live: ",
@@ -163,6 +166,23 @@ def show(
         output.say(f"{distance}; `folio limit {pid}` shows the ladder")
     if parts.swapped:
         output.say(f"swapped out, so in no part: {output.size(parts.swapped)}", "dim")
+
+
+def show_huge_pages(parts: Parts) -> None:
+    found = parts.huge_pages
+    if not found.count and not found.others and not found.dense:
+        return
+    output.say(f"huge pages ({output.counted(found.count, 'chunk')} of small objects)", "bold")
+    if found.count:
+        by_share = ", ".join(f"{count:,} {name}" for name, count in found.by_density.items() if count)
+        output.indented(f"By how much of them is in use: {by_share}.", 2)
+    output.indented(
+        f"They cost {output.size(found.free)} of free pages that stay for them, and save "
+        f"{found.entries_saved(CHUNK_PAGES):,} page-table entries ({found.others:,} are under large or huge objects). "
+        f"{output.counted(found.dense, 'chunk')} of small pages could be huge.",
+        2,
+    )
+    output.indented("→ FOLIO_OPTIONS=huge_pages:never does without them, for more TLB misses.", 2, "cyan")
 
 
 def show_foreign(parts: Parts) -> None:

@@ -68,6 +68,17 @@ class Families:
         self.refused = CounterMetricFamily(
             "folio_limit_refused_total", "Requests that got no memory while there were limits.", labels=PROCESS
         )
+        self.huge_pages = GaugeMetricFamily(
+            "folio_huge_pages",
+            "Huge pages under chunks of small objects, by the share that is in use.",
+            labels=(*PROCESS, "in_use"),
+        )
+        self.huge_pages_free = in_bytes(
+            "folio_huge_pages_free_bytes", "Of those, pages that no object touches: what huge pages cost."
+        )
+        self.dense = GaugeMetricFamily(
+            "folio_dense_chunks", "Chunks of small pages that are dense enough for a huge page.", labels=PROCESS
+        )
         self.error = in_bytes("folio_error_bound_bytes", "How far a part may be off, for what moved meanwhile.")
         self.seconds = GaugeMetricFamily(
             "folio_read_seconds", "How long it took to read the process.", labels=PROCESS, unit="seconds"
@@ -91,6 +102,11 @@ class Families:
         self.purged.add_metric(labels, reader.counter("purged"))
         self.purges.add_metric(labels, reader.counter("purge_calls"))
         self.add_limits(labels, reader)
+        if parts.huge_pages.known:
+            for in_use, count in parts.huge_pages.by_density.items():
+                self.huge_pages.add_metric([*labels, in_use], count)
+            self.huge_pages_free.add_metric(labels, parts.huge_pages.free)
+            self.dense.add_metric(labels, parts.huge_pages.dense)
         self.error.add_metric(labels, parts.moved)
         self.seconds.add_metric(labels, parts.seconds)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from folio.heap import FOLIO_OBJECTS, PLACES, Bin, Heap
-from folio.pages import PRESENT, ZERO
+from folio.pages import HUGE, PRESENT, ZERO, Ranges, expand
 from folio.process import PAGE, Mapping
 from folio.reader import Reader, Reading
 
@@ -73,6 +73,29 @@ class RunParts:
     cached: int = 0  # of large ones, in CPU caches
 
 
+DENSITIES = (("7/8 and more", 7 / 8), ("1/2 to 7/8", 1 / 2), ("1/4 to 1/2", 1 / 4), ("less than 1/4", 0))
+DENSE_SHARE = 32  # a chunk of which no more than this share is free or not there may become a huge page
+
+
+@dataclass
+class HugePages:
+    """Those under chunks of small objects, and what they cost and save. `known`: the kernel tells (Linux 6.7)."""
+
+    known: bool = False
+    by_density: dict[str, int] = field(default_factory=lambda: dict.fromkeys(dict(DENSITIES), 0))  # share in use
+    free: int = 0  # bytes of their pages that no taken object touches: smaller pages could give them back
+    dense: int = 0  # chunks of small pages that are dense enough for one
+    others: int = 0  # under large and huge objects
+
+    @property
+    def count(self) -> int:
+        return sum(self.by_density.values())
+
+    def entries_saved(self, pages_each: int) -> int:
+        """Page-table entries, which the processor would have to look up and keep."""
+        return (self.count + self.others) * (pages_each - 1)
+
+
 @dataclass
 class Parts:
     """All in bytes. The parts are `values()`; with `unexplained` they sum to `rss` exactly."""
@@ -90,6 +113,7 @@ class Parts:
     threads: int
     reserved: int  # address space for chunks and huge blocks
     swapped: int
+    huge_pages: HugePages = field(default_factory=HugePages)
 
     def sum_of(self, what: str) -> int:
         """live, dirty or padding, of everything."""
@@ -153,6 +177,8 @@ def explain(reader: Reader, reading: Reading | None = None) -> Parts:
     add_bins(parts, heap, pages[known], at[known])
     add_large(parts, heap, pages[known], at[known])
     add_huge(parts, heap, pages[known], at[known])
+    if not reader.scanner.old:
+        add_huge_pages(parts.huge_pages, heap, ranges, pages[known])
     rest = pages[~known]
     rest = add_metadata(parts, heap, rest)
     add_mappings(parts, heap, rest, mappings)
@@ -270,6 +296,35 @@ def add_huge(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> 
     dirty = ~live & (offset < np.maximum(huge.touched[block], 0))
     padding = int((~live & ~dirty).sum()) * PAGE
     parts.huge = RunParts(int(huge.live.sum()), int(live.sum()) * PAGE, int(dirty.sum()) * PAGE, padding)
+
+
+def add_huge_pages(found: HugePages, heap: Heap, ranges: Ranges, pages: np.ndarray) -> None:
+    """`pages`: resident ones of all chunks."""
+    found.known = True
+    chunk_bytes = heap.layout.chunk_bytes
+    pages_per_chunk = chunk_bytes // PAGE
+    chosen = (ranges.categories & HUGE) != 0
+    first, end = -(-ranges.start[chosen] // chunk_bytes), ranges.end[chosen] // chunk_bytes
+    huge = expand(first * PAGE, np.maximum(first, end) * PAGE)  # numbers of chunks
+    at = np.searchsorted(heap.numbers, pages // pages_per_chunk)
+    present = np.bincount(at, minlength=len(heap.numbers))
+    for bin_ in heap.bins.values():
+        numbers = bin_.chunks // chunk_bytes
+        missing = pages_per_chunk - present[np.searchsorted(heap.numbers, numbers)]
+        is_huge = np.isin(numbers, huge)
+        rows = np.flatnonzero(is_huge | (missing <= pages_per_chunk // DENSE_SHARE))
+        in_use = bytes_by_page(bin_, rows, bin_.taken[rows], pages_per_chunk)
+        is_huge = is_huge[rows]
+        free = (in_use == 0).sum(axis=1)
+        found.free += int(free[is_huge].sum()) * PAGE
+        first_page = (bin_.first[rows] - bin_.chunks[rows]) // PAGE  # what lies before is nobody's
+        if bin_.info.size < PAGE:  # the pages of larger ones go one by one
+            found.dense += int((free - first_page <= pages_per_chunk // DENSE_SHARE)[~is_huge].sum())
+        shares = in_use.sum(axis=1)[is_huge] / chunk_bytes
+        least = np.array([least for _, least in DENSITIES])
+        for density in (shares[:, None] < least).sum(axis=1):
+            found.by_density[DENSITIES[int(density)][0]] += 1
+    found.others = int(np.isin(heap.numbers, huge).sum()) - found.count
 
 
 def reserved_bytes(heap: Heap) -> int:

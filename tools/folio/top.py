@@ -24,7 +24,7 @@ from folio.bins import occupancy, ordered, wasted
 from folio.errors import FolioError, ProcessGone
 from folio.heap import FOLIO_OBJECTS, Heap
 from folio.limit import distance, held_by, limits_of
-from folio.parts import TITLES, BinParts, Parts, explain
+from folio.parts import TITLES, BinParts, HugePages, Parts, explain
 from folio.reader import Reader
 
 HISTORY = 120  # looks
@@ -127,6 +127,11 @@ def parts_text(watched: Watched, width: int) -> Text:
     text.append(f"{'resident (RSS)':<21} {output.size(last.rss):>10} {'100.0 %':>8} {'':<{bars}} ", "bold")
     text.append(f"{rate_text(watched.rate('rss')):>14} {spark(history, sparks)}", "bold")
     return text
+
+
+def huge_pages_text(found: HugePages) -> str:
+    by_share = ", ".join(f"{count:,} {name}" for name, count in found.by_density.items() if count)
+    return f"huge pages: {found.count:,}, in use {by_share}; {output.size(found.free)} free in them"
 
 
 class BinScreen(ModalScreen[None]):
@@ -253,6 +258,8 @@ class Top(App[None]):
             text.append(f"\n{output.counted(last.parts.threads, 'thread')} with a cache, "
                         f"purged {output.size(last.purged)} in all{' ' + purged if purged else ''}, "
                         f"read in {last.parts.seconds * 1000:.0f} ms", "dim")  # fmt: skip
+            if last.parts.huge_pages.count:
+                text.append(f"\n{huge_pages_text(last.parts.huge_pages)}", "dim")
             if last.limit:
                 text.append(f"\n{last.limit}", "yellow" if "calm" not in last.limit else "dim")
         if watched.ended:
