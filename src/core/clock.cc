@@ -244,6 +244,7 @@ bool comes_back() {
 void housekeeper_main(void*) {
   // Without a cache: at its end the libc frees what belonged to stacks of other threads, and nobody would tell its own.
   thread_state = {nullptr, Phase::kEnded};
+  in_housekeeper = true;
   do {
     while ((!is_worth_a_thread() || keep_time()) && sleep()) {
     }

@@ -23,6 +23,8 @@ uint32_t state_of(Rest rest) {
 
 }  // namespace
 
+constinit __thread bool in_housekeeper = false;
+
 bool housekeeper_enter() {
   uint32_t found = word.load(order::relaxed);  // relaxed: a look first
   if (state_in(found) != kNone && is_own(found)) return false;

@@ -31,6 +31,9 @@ bool housekeeper_is_own();  // there is one, and it is not that of the process t
 
 // ---- The housekeeper itself ----
 
+// Set in its own thread alone: what filters let it call they may forbid the program's threads.
+extern __thread bool in_housekeeper;
+
 // Who lingers is not woken by a ring, but finds it afterwards: where threads come and go all the time, each end of one
 // would wake it.
 enum class Rest { kBetweenLooks, kUntilCalled, kLinger };

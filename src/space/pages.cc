@@ -31,7 +31,7 @@ bool purge_pages(void* address, size_t bytes) {
 
 uint64_t purge_ranges(const os::PageRange* ranges, unsigned count) {
   unsigned done = 0;
-  if (count > 1 && housekeeper_is_own()) {
+  if (count > 1 && in_housekeeper) {
     done = os::purge_some(ranges, count);
     page_counts.purge_calls.fetch_add(done != 0 ? 1 : 0, order::relaxed);  // relaxed: a statistic
     size_t bytes = 0;

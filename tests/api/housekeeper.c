@@ -10,6 +10,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -367,6 +368,51 @@ static int filtered(void) {
   return 0;
 }
 
+/* Of what the housekeeper alone may call, in a thread of the program's: its end. */
+static int forbid(int call) {
+  struct sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const struct sock_fprog program = {sizeof code / sizeof *code, code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void scattered_frees(void) {
+  enum { kObjects = 40000 };
+  static char *objects[kObjects];
+  for (int i = 0; i < kObjects; i++) memset(objects[i] = (char *)malloc(1000), 1, 1000);
+  for (int i = 0; i < kObjects; i++) {
+    if (i % 16 != 0) free(objects[i]);
+  }
+  malloc_trim(0);
+  for (int i = 0; i < kObjects; i += 16) free(objects[i]);
+  malloc_trim(0);
+}
+
+static void *filtered_work(void *filters) {
+  *(int *)filters = forbid(__NR_readlinkat);
+#ifdef __NR_process_madvise
+  *(int *)filters = *(int *)filters && forbid(__NR_process_madvise);
+#endif
+  if (!*(int *)filters) return NULL;
+  for (int i = 0; i < 3; i++) scattered_frees();
+  all_kinds_of_calls();
+  return NULL;
+}
+
+/* A thread with a filter of its own, beside one that keeps the housekeeper at work. */
+static int filtered_worker(void) {
+  pthread_t idle, worker;
+  int filters = 0;
+  CHECK(pthread_create(&idle, NULL, pause_in_thread, NULL) == 0);
+  CHECK(pthread_create(&worker, NULL, filtered_work, &filters) == 0);
+  CHECK(pthread_join(worker, NULL) == 0);
+  return filters ? 0 : kSkip;
+}
+
 int main(int count, char **arguments) {
   const char *const mode = count > 1 ? arguments[1] : "";
   free(malloc(10));
@@ -379,6 +425,7 @@ int main(int count, char **arguments) {
   if (strcmp(mode, "raw_copy") == 0) return raw_copy();
   if (strcmp(mode, "vfork_child") == 0) return vfork_child();
   if (strcmp(mode, "filtered") == 0) return filtered();
+  if (strcmp(mode, "filtered_worker") == 0) return filtered_worker();
   fprintf(stderr, "no mode %s\n", mode);
   return 2;
 }

@@ -106,7 +106,7 @@ TEST(Pages, PurgesAreCounted) {
   os::unreserve(at, 4 * page);
 }
 
-TEST(Pages, ManyRangesGoByOneCallWhereThereIsAHousekeeper) {
+TEST(Pages, ManyRangesGoByOneCallOfTheHousekeepers) {
   const size_t page = os::page_bytes();
   auto* const at = static_cast<char*>(os::reserve(128 * page, page));
   ASSERT_TRUE(os::commit(at, 128 * page));
@@ -116,7 +116,7 @@ TEST(Pages, ManyRangesGoByOneCallWhereThereIsAHousekeeper) {
   const bool one_call = os::purge_some(ranges, 64) == 64;
   for (const bool housekeeper : {false, true}) {
     memset(at, 3, 128 * page);
-    if (housekeeper) EXPECT_TRUE(housekeeper_enter());
+    in_housekeeper = housekeeper;
     const PageDelta delta;
     EXPECT_EQ(purge_ranges(ranges, 64), ~uint64_t{0});
     EXPECT_EQ(delta.purged(), 64 * page);
@@ -126,8 +126,8 @@ TEST(Pages, ManyRangesGoByOneCallWhereThereIsAHousekeeper) {
       EXPECT_EQ(purge_ranges(ranges, 64), ~(uint64_t{1} << 5)) << "all but the one that is locked";
       unlock_page(at + 10 * page);
     }
-    if (housekeeper) housekeeper_forget();
   }
+  in_housekeeper = false;
   os::unreserve(at, 128 * page);
 }
 
