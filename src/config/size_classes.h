@@ -24,8 +24,8 @@ inline constexpr unsigned kFolioObjects = 64;
 inline constexpr size_t kPageBytesLeast = 4096;  // the real page size is read at run time and is a multiple of this
 inline constexpr unsigned kPageWords = kChunkBytes / kPageBytesLeast / 64;  // with a bit for each page of a chunk
 
-// The first object of a chunk lies up to 7 pages into it, by the chunk's number. If it lay at the start, the first pages
-// of all bins, the busiest ones of a small heap, would share a set of a data TLB that is addressed as those of 64
+// The first object of a chunk lies up to 7 pages into it, by the chunk's number. If it lay at the start, the first
+// pages of all bins, the busiest ones of a small heap, would share a set of a data TLB that is addressed as those of 64
 // entries and 16 sets of 4 are. (Pointers through the first pages of 22 bins, with 16 colours: 1.7 ns each in place of
 // 2.6 there; no difference where all entries are one set, as in AMD's.) With 8 colours a set gets the first pages of 4
 // of 32 bins; with 16 a chunk of a huge page leaves 3.1 % of itself unused, with 8 1.6.
