@@ -2,6 +2,7 @@
 
 #include "cache/depot.h"
 #include "config/options.h"
+#include "folio/bin.h"
 #include "os/os.h"
 #include "space/large.h"
 #include "space/metadata.h"
@@ -155,6 +156,11 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
+    // A magazine of few objects would cost the depot more than they are worth to it.
+    if (2 * magazine->count() < info_of(bin).magazine_most) {
+      give_objects(bin, magazine->top(), magazine->count(), function);
+      return magazine;
+    }
     magazine->set_next(nullptr);
     magazine->set_bundle_length(1);
     bundle = magazine;

@@ -97,8 +97,9 @@ extern Atomic<CpuCache*> cpu_caches[kCpusMost];
 // caches and depot hold full magazines and a thread with little room gets no more than it has room for.
 inline constexpr unsigned kWholeLeast = kMagazineObjects / 2 + 1;
 
-// Hands a waiting, non-empty magazine on: to the CPU cache, or from there as part of a bundle to the depot. Misuse
-// found when something is drained is reported as of `function`. Returns the magazine if it came back empty, else null.
+// Hands a waiting, non-empty magazine on: to the CPU cache, or from there as part of a bundle to the depot. Where there
+// is no such cache, or it is busy, to the depot at once; to the folios, if it is less than half full. Misuse found when
+// something is drained is reported as of `function`. Returns the magazine if it came back empty, else null.
 Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function);
 
 // A waiting magazine with objects from the CPU cache or the depot: up to `want` of them in `into`, which is empty, or,
