@@ -48,6 +48,8 @@ bool close_commit(Descriptor& d) {
   uint16_t word = d.committed.load(order::relaxed);  // relaxed: compare_exchange decides
   if ((word & kBusyMark) != 0) return false;
   // Relaxed: who closes does not use what is committed. What others did there comes by the objects, which are claimed.
+  // unseen: as a store, what is committed at that moment would be committed once more. That undoes a program's own
+  // mprotect, and nothing else.
   return d.committed.compare_exchange(word, word | kBusyMark, order::relaxed);
 }
 

@@ -16,7 +16,8 @@ uint64_t bit_of(unsigned page) { return uint64_t{1} << page % 64; }
 // relaxed: the bits of a page change only for who has an object of it, or all of them, as a purge has
 uint64_t resident_in(Descriptor& d, unsigned word) { return d.resident(word).load(order::relaxed); }
 
-// [page] seq_cst: after the caller gave objects back; pairs with set_resident, of pages that nobody had.
+// [page] seq_cst: after the caller gave objects back, or after set_resident of pages that nobody has; pairs with itself,
+// and through the dirty bits with set_marks.
 uint64_t seen_resident(Descriptor& d, unsigned word) { return d.resident(word).load(order::seq_cst); }
 
 bool nothing_there(Descriptor& d) {
@@ -48,8 +49,8 @@ void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, V
 void set_resident(Descriptor& d, Pages pages, PageChange& change) {
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
     if ((mask & ~resident_in(d, w)) == 0) return;
-    // [page] seq_cst: of pages that nobody has, before the look whether they are free; pairs with seen_resident.
-    change.resident += static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::seq_cst)));
+    // Relaxed: of pages that nobody has mark_dirty comes next, which reads this word again, seq_cst, before its look.
+    change.resident += static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::relaxed)));
   });
 }
 
@@ -92,7 +93,7 @@ uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change
     gone = set & ~resident_in(d, w);
     marked |= set & ~gone;
     change.dirty += static_cast<int>(popcount(set));
-    // [page] seq_cst: before the next look at what is there; pairs with set_resident.
+    // [page] seq_cst: before the next look at what is there; pairs with seen_resident, after set_resident.
     if (gone != 0) change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~gone, order::seq_cst) & gone));
   }
   return marked;

@@ -62,8 +62,9 @@ bool retire(Descriptor& d) {
   }
   char* const chunk = d.chunk();
   Descriptor* self = &d;
-  bins[index(d.bin)].young.compare_exchange(self, nullptr, order::relaxed);  // relaxed: its advice goes with it
-  bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);                    // relaxed: about how many
+  // Relaxed: its advice goes with it. unseen: a store would leave another chunk its advice, which costs a mapping
+  bins[index(d.bin)].young.compare_exchange(self, nullptr, order::relaxed);
+  bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
   keep(d);
   return_chunk(chunk);
@@ -94,8 +95,8 @@ bool renew(Descriptor& d) {
     keep(d);
     return false;
   }
-  // [commit] release: who sees it may write there; pairs with committed_bytes.
-  d.committed.store(kChunkBytes / kPageBytesLeast, order::release);
+  // Relaxed: all its objects are taken, and who gives them back publishes it with them.
+  d.committed.store(kChunkBytes / kPageBytesLeast, order::relaxed);
   return true;
 }
 

@@ -196,10 +196,11 @@ constinit Atomic<Field*> next_mended{nullptr};
 // free runs. So each search that found nothing has one field, the next one each time, looked through whatever its hints
 // say, before address space is used in its place.
 Field* mend_field() {
-  Field* f = next_mended.load(order::acquire);  // [fields] acquire: pairs with the store below
+  // [fields] acquire: pairs with the store below. unseen: it takes a third search in vain, in a field just opened
+  Field* f = next_mended.load(order::acquire);
   if (f == nullptr) f = first_field();
   if (f == nullptr) return nullptr;
-  next_mended.store(next_field(*f), order::release);  // [fields] release: as it was read
+  next_mended.store(next_field(*f), order::release);  // [fields] release: as it was read. unseen: as above
   raise_all(*f);
   return f;
 }

@@ -57,8 +57,8 @@ class TaggedStack {
     return node_of(head);
   }
 
-  // The node on top a moment ago: for those who count.
-  Node* top() const { return node_of(head_.load(order::acquire)); }  // [stack-handoff] acquire: pairs with push
+  // The node on top a moment ago: for those who count. Relaxed: what they read of it is atomic, and an estimate.
+  Node* top() const { return node_of(head_.load(order::relaxed)); }
 
   // Whether it looked empty a moment ago.
   bool looks_empty() const { return node_of(head_.load(order::relaxed)) == nullptr; }  // relaxed: a hint

@@ -24,6 +24,7 @@ enum class Act {
   kPurgeAll,  // and what was not marked so
   kCollapse,  // a chunk that is dense becomes a huge page
   kHuge,      // a chunk comes as a huge page, as when it is first used
+  kMany,      // the bin passes for one of many chunks, so that new ones come as huge pages
   kTick,      // what the decay clock does to a bin: purge what is aged, mark what is free
 };
 
@@ -40,6 +41,7 @@ inline Op purge() { return {Act::kPurge}; }
 inline Op purge_all() { return {Act::kPurgeAll}; }
 inline Op collapse() { return {Act::kCollapse}; }
 inline Op huge() { return {Act::kHuge}; }
+inline Op many() { return {Act::kMany}; }
 inline Op tick() { return {Act::kTick}; }
 
 struct Objects {
@@ -205,6 +207,9 @@ class BinScenario {
           folio::make_huge(d);
           return true;
         });
+        break;
+      case Act::kMany:
+        folio::bins[folio::index(bin_)].chunks.fetch_add(8, folio::order::relaxed);
         break;
       case Act::kTick:
         folio::purge_bins(folio::PurgeWhich::kAged, ~size_t{0});

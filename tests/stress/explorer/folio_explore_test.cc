@@ -116,12 +116,14 @@ TEST(ExploreFolio, PagesAhead) {
 TEST(ExploreFolio, Collapse) {
   expect_bin_sound("collapse, give, take", kFolioUnits, {63}, {{collapse()}, {give(0, 1)}, {take(1)}});
   expect_bin_sound("collapse, give, purge", kFolioUnits, {2}, {{collapse()}, {give(0, 2)}, {purge()}});
+  expect_bin_sound("collapse, give, purge all", kFolioUnits, {2}, {{collapse()}, {give(0, 2)}, {purge_all()}});
   expect_bin_sound("collapse, while a bin opens its first chunk", kFolioUnits, {}, {{collapse()}, {take_any(1)}});
 }
 
 TEST(ExploreFolio, HugePages) {
   expect_bin_sound("huge, give, take", kFolioUnits, {63}, {{huge()}, {give(0, 1)}, {take(1)}});
   expect_bin_sound("huge, give, purge", kPageObjects, {2}, {{huge()}, {give(0, 2)}, {purge()}});
+  expect_bin_sound("huge: two open a chunk at once", kFolioUnits, {}, {{many(), take_any(1)}, {many(), take_any(1)}});
   expect_bin_sound("huge, take, take", kPageObjects, {1}, {{huge()}, {take(1)}, {take(1)}});
 }
 
