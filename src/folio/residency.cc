@@ -16,8 +16,8 @@ uint64_t bit_of(unsigned page) { return uint64_t{1} << page % 64; }
 // relaxed: the bits of a page change only for who has an object of it, or all of them, as a purge has
 uint64_t resident_in(Descriptor& d, unsigned word) { return d.resident(word).load(order::relaxed); }
 
-// [page] seq_cst: after the caller gave objects back, or after set_resident of pages that nobody has; pairs with itself,
-// and through the dirty bits with set_marks.
+// [page] seq_cst: after the caller gave objects back, or after set_resident of pages that nobody has; pairs with
+// itself, and through the dirty bits with set_marks.
 uint64_t seen_resident(Descriptor& d, unsigned word) { return d.resident(word).load(order::seq_cst); }
 
 bool nothing_there(Descriptor& d) {
