@@ -381,14 +381,14 @@ static int forbid(int call) {
 }
 
 static void scattered_frees(void) {
-  enum { kObjects = 40000 };
-  static char *scattered[kObjects];
-  for (int i = 0; i < kObjects; i++) memset(scattered[i] = (char *)malloc(1000), 1, 1000);
-  for (int i = 0; i < kObjects; i++) {
+  enum { kScattered = 40000 };
+  static char *scattered[kScattered];
+  for (int i = 0; i < kScattered; i++) memset(scattered[i] = (char *)malloc(1000), 1, 1000);
+  for (int i = 0; i < kScattered; i++) {
     if (i % 16 != 0) free(scattered[i]);
   }
   malloc_trim(0);
-  for (int i = 0; i < kObjects; i += 16) free(scattered[i]);
+  for (int i = 0; i < kScattered; i += 16) free(scattered[i]);
   malloc_trim(0);
 }
 
