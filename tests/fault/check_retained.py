@@ -57,8 +57,9 @@ class Retained(unittest.TestCase):
         self.holds(bound, options, "cpu_cache:65536", "cpu_caches", dirty=True)
 
     def test_depot(self) -> None:
-        options = "cpu_cache:0,thread_cache:0,thread_cache_pool:0,decay:60000,dirty_floor:0,housekeeper:off,depot:2048"
-        bound = 2 * 2 * MIB + 2 * 256 + CPUS * 128
+        # Magazines that are less than half full do not go there, so threads have room for whole ones.
+        options = "cpu_cache:0,decay:60000,dirty_floor:0,housekeeper:off,depot:2048"
+        bound = 2 * 2 * MIB + 2 * 256 + CPUS * 128 + THREAD_CACHES
         self.holds(bound, options, "depot:262144", "depot", dirty=True)
 
     def test_dirty_without_a_housekeeper(self) -> None:
