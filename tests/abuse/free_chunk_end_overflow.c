@@ -4,20 +4,25 @@
 // expect-line: *({end}): not the start of an object: in an unused part of a chunk (bin {bin}) #invalid-free
 #include "abuse.h"
 
-enum { kOthers = 1024 };
+enum { kLeast = 1024, kMost = 70000 };
+
+static char *last_place(char *object) {
+  const uintptr_t chunk_bytes = 2u << 20;
+  return (char *)(((uintptr_t)object / chunk_bytes + 1) * chunk_bytes) - 64;
+}
 
 int main(void) {
-  static char *others[kOthers];
-  for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(64));
-  char *object = told_object(64);
-  uintptr_t chunk_bytes = 2u << 20;
-  char *end = (char *)(((uintptr_t)object / chunk_bytes + 1) * chunk_bytes);
-  // The last place for one of these; a chunk's objects end before it by what colours leave.
+  static char *others[kMost];
+  // Of a chunk whose colour is the greatest the last place is an object's; the next chunk has another one.
   folio_place place;
-  char *behind = end - 64;
-  tell("end", folio_locate(behind, &place) ? end - 8 : behind);
-  free(opaque(folio_locate(behind, &place) ? end - 8 : behind));
-  for (int i = 0; i < kOthers; i++) free(others[i]);
+  int n = 0;
+  do others[n] = (char *)opaque(malloc(64));
+  while (++n < kLeast || (n < kMost && folio_locate(last_place(others[n - 1]), &place)));
+  char *object = told_object(64);
+  char *behind = last_place(object);
+  tell("end", behind);
+  free(opaque(behind));
+  for (int i = 0; i < n; i++) free(others[i]);
   tell("overflowed", object);
   heap_still_works();
   free(object);
