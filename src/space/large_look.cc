@@ -57,9 +57,9 @@ bool hints_hold(Field& f) {
     const uint64_t taken = f.occupancy(w).load(order::relaxed);    // relaxed: nothing is in flight
     const uint64_t resident = f.resident(w).load(order::relaxed);  // relaxed: as above
     if ((resident & ~taken) != 0 && !marked_dirty(f, w)) return false;
-    for (unsigned g = w * 64; g < w * 64 + 64 && g < f.granules; ++g) {
-      free = (taken >> g % 64 & 1) != 0 ? 0 : free + 1;
-      ready = free != 0 && (resident >> g % 64 & 1) != 0 ? ready + 1 : 0;
+    for (unsigned g = 0; g < 64; ++g) {
+      free = (taken >> g & 1) != 0 ? 0 : free + 1;
+      ready = free != 0 && (resident >> g & 1) != 0 ? ready + 1 : 0;
       if (free > most_free) most_free = free;
       if (ready > most_ready) most_ready = ready;
     }

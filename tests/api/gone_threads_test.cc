@@ -261,9 +261,9 @@ TEST(SilentThread, DoesNotEndItsPredecessorsCache) {
   silent_may_end = true;
   ASSERT_EQ(pthread_join(silent, nullptr), 0);
   EXPECT_EQ(threads_with_a_cache(), before);
-  if (last_thread != gone) printf("the silent thread was on a stack of its own: nothing was tried\n");
   stop = true;
   for (std::thread& other : others) other.join();
+  if (last_thread != gone) GTEST_SKIP() << "the libc gave the silent thread another stack";
 }
 
 // ---- Statistics beside ordinary ends ----

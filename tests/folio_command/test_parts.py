@@ -148,7 +148,7 @@ class TestHugePages:
             assert 0.4 <= share["1/4 to 1/2"] <= 0.6
             # What is free in them is what a purge could take; the heap has hardly anything else.
             assert found.free <= parts.values()["dirty"] + parts.values()["padding"]
-            assert found.entries_saved(512) == (found.count + found.others) * 511
+            assert found.entries_saved == (found.count + found.others) * 511
 
     def test_where_there_are_none_chunks_could_have_them(self):
         with heap("thinned", "64", options=STILL + ",huge_pages:never") as (pid, _):

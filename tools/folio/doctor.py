@@ -16,7 +16,6 @@ from folio.reader import Reader
 HEALTHY, RETAINS, NOT_EXACT = 0, 1, 3  # exit statuses; 2 is an error
 RETAINED_LEAST = 16 << 20
 FOREIGN_SHOWN = 5
-CHUNK_PAGES = 512  # of 4 KiB, in a huge page
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def show_huge_pages(parts: Parts) -> None:
         output.indented(f"By how much of them is in use: {by_share}.", 2)
     output.indented(
         f"They cost {output.size(found.free)} of free pages that stay for them, and save "
-        f"{found.entries_saved(CHUNK_PAGES):,} page-table entries ({found.others:,} are under large or huge objects). "
+        f"{found.entries_saved:,} page-table entries ({found.others:,} are under large or huge objects). "
         f"{output.counted(found.dense, 'chunk')} of small pages could be huge.",
         2,
     )

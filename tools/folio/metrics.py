@@ -76,6 +76,9 @@ class Families:
         self.huge_pages_free = in_bytes(
             "folio_huge_pages_free_bytes", "Of those, pages that no object touches: what huge pages cost."
         )
+        self.entries_saved = GaugeMetricFamily(
+            "folio_huge_pages_entries_saved", "Page-table entries that all huge pages of the heap save.", labels=PROCESS
+        )
         self.dense = GaugeMetricFamily(
             "folio_dense_chunks", "Chunks of small pages that are dense enough for a huge page.", labels=PROCESS
         )
@@ -106,6 +109,7 @@ class Families:
             for in_use, count in parts.huge_pages.by_density.items():
                 self.huge_pages.add_metric([*labels, in_use], count)
             self.huge_pages_free.add_metric(labels, parts.huge_pages.free)
+            self.entries_saved.add_metric(labels, parts.huge_pages.entries_saved)
             self.dense.add_metric(labels, parts.huge_pages.dense)
         self.error.add_metric(labels, parts.moved)
         self.seconds.add_metric(labels, parts.seconds)

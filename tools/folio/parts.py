@@ -86,14 +86,11 @@ class HugePages:
     free: int = 0  # bytes of their pages that no taken object touches: smaller pages could give them back
     dense: int = 0  # chunks of small pages that are dense enough for one
     others: int = 0  # under large and huge objects
+    entries_saved: int = 0  # of page tables, which the processor would have to look up and keep
 
     @property
     def count(self) -> int:
         return sum(self.by_density.values())
-
-    def entries_saved(self, pages_each: int) -> int:
-        """Page-table entries, which the processor would have to look up and keep."""
-        return (self.count + self.others) * (pages_each - 1)
 
 
 @dataclass
@@ -325,6 +322,7 @@ def add_huge_pages(found: HugePages, heap: Heap, ranges: Ranges, pages: np.ndarr
         for density in (shares[:, None] < least).sum(axis=1):
             found.by_density[DENSITIES[int(density)][0]] += 1
     found.others = int(np.isin(heap.numbers, huge).sum()) - found.count
+    found.entries_saved = (found.count + found.others) * (pages_per_chunk - 1)
 
 
 def reserved_bytes(heap: Heap) -> int:

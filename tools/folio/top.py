@@ -131,7 +131,8 @@ def parts_text(watched: Watched, width: int) -> Text:
 
 def huge_pages_text(found: HugePages) -> str:
     by_share = ", ".join(f"{count:,} {name}" for name, count in found.by_density.items() if count)
-    return f"huge pages: {found.count:,}, in use {by_share}; {output.size(found.free)} free in them"
+    costs = f"{output.size(found.free)} free in them, {found.entries_saved:,} entries saved"
+    return f"huge pages: {found.count:,}, in use {by_share}; {costs}"
 
 
 class BinScreen(ModalScreen[None]):
