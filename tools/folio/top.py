@@ -130,9 +130,10 @@ def parts_text(watched: Watched, width: int) -> Text:
 
 
 def huge_pages_text(found: HugePages) -> str:
+    """Two lines, each of less than 80 columns where the numbers are not huge themselves."""
     by_share = ", ".join(f"{count:,} {name}" for name, count in found.by_density.items() if count)
-    costs = f"{output.size(found.free)} free in them, {found.entries_saved:,} entries saved"
-    return f"huge pages: {found.count:,}, in use {by_share}; {costs}"
+    saved = f"{found.entries_saved:,} page-table entries saved"
+    return f"huge pages: {found.count:,}; {output.size(found.free)} free in them, {saved}\n  in use: {by_share}"
 
 
 class BinScreen(ModalScreen[None]):
