@@ -28,6 +28,7 @@ constexpr ThreadTops all_closed() {
 }
 
 alignas(64) constinit Atomic<int64_t> pool_claimed{0};
+constinit Atomic<int64_t> lost_claims{0};  // of it, by threads that are gone without a word
 
 constexpr int64_t kClaimBytes = int64_t{64} << 10;
 constexpr unsigned kSweepCalls = 1024;
@@ -511,8 +512,18 @@ void thread_cache_forget(ThreadCache& c, bool lost) {
     shrink(c, bin_id(i), 0);
     c.bins[i].calls = 0;
   }
-  if (lost) c.claimed = c.budget = 0;
+  if (lost) {
+    lost_claims.fetch_add(c.claimed, order::relaxed);  // relaxed: a sum
+    c.claimed = c.budget = 0;
+  }
   return_claims(c, 0);
+}
+
+void thread_cache_return_lost_claim() {
+  int64_t lost = lost_claims.load(order::relaxed);  // relaxed: the compare_exchange decides
+  // Relaxed, both: sums. unseen: two ticks at once would return more than was lost
+  if (lost < kClaimBytes || !lost_claims.compare_exchange(lost, lost - kClaimBytes, order::relaxed)) return;
+  pool_claimed.fetch_sub(kClaimBytes, order::relaxed);  // relaxed: as above
 }
 
 }  // namespace folio

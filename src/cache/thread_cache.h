@@ -121,8 +121,9 @@ void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_end(void* value);
 
 // Of a cache whose thread is gone: its room, and the empty magazines that it had, which may be half changed. `lost`:
-// what it had in use is lost; what it had claimed from the pool stays claimed then, so that a program that loses thread
-// after thread loses little with each.
+// what it had in use is lost; what it had claimed from the pool returns at one step (64 KiB) a tick then: at once, a
+// program that loses thread after thread would lose much with each; never, the threads that stay would be without.
 void thread_cache_forget(ThreadCache& cache, bool lost);
+void thread_cache_return_lost_claim();
 
 }  // namespace folio

@@ -28,7 +28,7 @@ inline constexpr unsigned kPageWords = kChunkBytes / kPageBytesLeast / 64;  // w
 // pages of all bins, the busiest ones of a small heap, would share a set of a data TLB that is addressed as those of 64
 // entries and 16 sets of 4 are. (Pointers through the first pages of 22 bins, with 16 colours: 1.7 ns each in place of
 // 2.6 there; no difference where all entries are one set, as in AMD's.) With 8 colours a set gets the first pages of 4
-// of 32 bins; with 16 a chunk of a huge page leaves 3.1 % of itself unused, with 8 1.6.
+// of 32 bins; with 16 a chunk of a huge page leaves up to 2.9 % of itself unused, with 8 1.4.
 inline constexpr unsigned kColours = 8;
 inline constexpr size_t kColourMost = (kColours - 1) * kPageBytesLeast;
 

@@ -87,6 +87,7 @@ bool tick(size_t most_bytes) {
   // Without decay nothing waits, nor does what the caches kept: the call that frees may have looked already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
   thread_caches_find_gone(kGoneLooks);
+  thread_cache_return_lost_claim();
   age_everything();
   forget_recent_live();
   return purged != 0 || drained != 0;

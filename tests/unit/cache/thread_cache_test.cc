@@ -145,17 +145,6 @@ TEST_F(ThreadCacheTest, WithoutAPoolTheOwnBudgetIsTheBound) {
   });
 }
 
-// As much as one thread can claim with few enough slow calls that no sweep takes it back: about 900 KiB.
-void claim_much() {
-  for (const size_t size : {800, 1000, 1200, 1400, 1700, 2000, 2500, 3000, 3500, 4000, 5000, 6000, 7000, 8000}) {
-    const BinId each = bin_of(size);
-    for (unsigned i = 0; i < 10; ++i) {
-      std::vector<void*> objects = pop_many(each, 62);
-      push_all(each, objects);
-    }
-  }
-}
-
 TEST_F(ThreadCacheTest, ThePoolBoundsWhatAllClaim) {
   options.thread_cache_pool = 1;
   options.thread_cache = 0;
