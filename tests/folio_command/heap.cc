@@ -5,6 +5,7 @@
 //   heap wide GIB         so many GiB of objects that nobody touches
 //   heap load THREADS     threads that allocate, free and pass objects on, until the end; how much is live, from, to
 //   heap scattered PAGES  one huge object, of which every third page is touched, so many of them
+//   heap passed OBJECTS   objects of 64 bytes that another thread has freed
 //   heap quiet MIB        frees so much of its memory and then does nothing
 #include <malloc.h>
 #include <stdio.h>
@@ -148,6 +149,17 @@ int scattered(size_t pages) {
   return 0;
 }
 
+int passed(size_t count) {
+  std::vector<void*> objects;
+  for (size_t i = 0; i < count; ++i) objects.push_back(touched(64));
+  std::thread([&] {
+    for (void* object : objects) free(object);
+  }).join();
+  printf("{}\n");
+  wait_for_end();
+  return 0;
+}
+
 int quiet(size_t mib) {
   std::vector<void*> objects;
   for (size_t i = 0; i < (mib << 20) / 5000; ++i) objects.push_back(touched(5000));
@@ -178,8 +190,9 @@ int main(int argc, char** argv) {
   if (argc > 1 && strcmp(argv[1], "wide") == 0) return wide(number);
   if (argc > 1 && strcmp(argv[1], "load") == 0) return load(static_cast<unsigned>(number));
   if (argc > 1 && strcmp(argv[1], "scattered") == 0) return scattered(number);
+  if (argc > 1 && strcmp(argv[1], "passed") == 0) return passed(number);
   if (argc > 1 && strcmp(argv[1], "quiet") == 0) return quiet(number);
   if (argc > 1 && strcmp(argv[1], "thinned") == 0) return thinned(number);
-  fprintf(stderr, "usage: heap known | wide GIB | load THREADS | scattered PAGES | quiet MIB | thinned MIB\n");
+  fprintf(stderr, "usage: heap known | wide GIB | load THREADS | scattered PAGES | passed OBJECTS | quiet MIB | thinned MIB\n");
   return 2;
 }
