@@ -72,6 +72,17 @@ def survivors(name: str, *arguments: str) -> Case:
     return Case(name, "survivors", list(arguments), figures, ["bytes=32m", "rest_ms=0"])
 
 
+def order(name: str, *arguments: str) -> Case:
+    figures = [
+        Figure("fresh_ns", "walk, fresh", "ns a node"),
+        Figure("walk_ns", "walk afterwards", "ns a node"),
+        Figure("pages", "pages of 64 nodes", ""),
+        Figure("build_ns", "building it", "ns a node"),
+        TIME,
+    ]
+    return Case(name, "order", list(arguments), figures, ["objects=10000", "turns=2"])
+
+
 def malloc_test(name: str, *arguments: str) -> Case:
     return Case(name, "malloc_test", list(arguments), [SPEED, PEAK], ["objects=3000000"])
 
@@ -218,6 +229,12 @@ CASES = [
         for size, every in [(200, 64), (1000, 64), (1000, 4), (8000, 4)]
         for which, arguments in [("malloc_trim", ["trim=1", "rest_ms=0"]), ("4 threads", ["threads=4"])]
     ),
+    *(
+        order(f"order {name}, {size} B", f"objects={objects}", f"size={size}")
+        for name, objects in [("10,000", 10**4), ("100,000", 10**5), ("1,000,000", 10**6)]
+        for size in (16, 64, 400)
+    ),
+    order("order after a long life, 4 threads", "objects=1000000", "replaced=10000000", "threads=4"),
     *(
         Case(
             f"key-value store {name}",

@@ -122,4 +122,31 @@ void screen(BinId bin, Magazine* magazine, bool thorough, const char* function) 
   if (looks_wrong(bin, top, count) || (thorough && holds_twice(top, count))) mend(bin, magazine, function);
 }
 
+namespace {
+
+constexpr uint32_t kOrderedMost = 512;
+constexpr uintptr_t kFar = kPageBytesLeast;            // of neighbours in a magazine
+constexpr uintptr_t kWideSpan = uintptr_t{256} << 10;  // of all: what is nearer stays in a level-2 cache anyhow
+constexpr unsigned kLookEvery = 3;
+
+}  // namespace
+
+// One neighbour in three is looked at: 2 instructions an object. Rejected: how many chunks the bin has in place of the
+// span of the magazine: a list in a heap of less than 2 MiB still took 7 times a fresh one's time. And no bound at all:
+// servers of small heaps (Larson's, 2 and 16 threads) lost 3 to 4 %.
+bool scattered(BinId bin, Magazine* magazine) {
+  if (info_of(bin).size > kOrderedMost) return false;
+  const Slot* const top = magazine->top();
+  const unsigned count = magazine->count();
+  unsigned far = 0, looked = 0;
+  uintptr_t least = ~uintptr_t{0}, most = 0;
+  for (unsigned i = 1; i < count; i += kLookEvery, ++looked) {
+    const auto before = reinterpret_cast<uintptr_t>(top[i - 1]), at = reinterpret_cast<uintptr_t>(top[i]);
+    far += at - before + kFar > 2 * kFar;
+    least = at < least ? at : least;
+    most = at > most ? at : most;
+  }
+  return 2 * far > looked && most - least >= kWideSpan;
+}
+
 }  // namespace folio

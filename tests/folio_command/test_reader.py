@@ -1,9 +1,7 @@
 """The reader: finding the layout, versions, reading in bulk, torn views."""
 
-import os
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -130,6 +128,7 @@ class TestTheReaderOfTheDocuments:
 class TestDepot:
     def test_of_all_shards(self):
         with heap("passed", "20000", options="cpu_cache:0,decay:3600000") as (pid, _):
+            stop(pid)
             reader = Reader(pid)
             layout, process = reader.layout, reader.process
 

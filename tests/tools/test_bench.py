@@ -127,6 +127,7 @@ SMALL = {
     "realloc_growth": ["elements=100000", "vectors=8"],
     "calloc_arrays": ["ops=10"],
     "fragmentation": ["bytes=4m", "rest=0"],
+    "order": ["objects=1000", "turns=2", "replaced=10000", "threads=2"],
     "survivors": ["bytes=4m", "rest_ms=0", "trim=1"],
     "key_value": ["bytes=4m", "operations=100000", "writes=3", "threads=2"],
     "thread_churn": ["threads=50"],

@@ -176,4 +176,59 @@ TEST_F(Screen, OneObjectAndNothingElse) {
   magazines_put(magazine);
 }
 
+// ---- Order; only addresses are looked at ----
+
+template <class Place>
+bool scattered_at(BinId bin, unsigned n, Place&& place) {
+  Magazine* const magazine = empty_magazine();
+  magazine->format(62);
+  for (unsigned i = 0; i < n; ++i) {
+    *magazine->slot(62 - n + i) = reinterpret_cast<void*>((uintptr_t{1} << 40) + place(i));
+  }
+  magazine->park(magazine->slot(62 - n));
+  const bool result = scattered(bin, magazine);
+  magazines_put(magazine);
+  return result;
+}
+
+constexpr uintptr_t kPage = kPageBytesLeast;
+
+// Places in disorder, `apart` from each other.
+auto in_disorder(uintptr_t apart) {
+  return [apart](unsigned i) { return i * 37 % 62 * apart; };
+}
+
+TEST(Order, WhatLiesInOrderIsNotScattered) {
+  const BinId bin = bin_of(64);
+  for (unsigned n = 0; n <= 62; ++n) {
+    EXPECT_FALSE(scattered_at(bin, n, [](unsigned i) { return i * 64; })) << "up";
+    EXPECT_FALSE(scattered_at(bin, n, [](unsigned i) { return (62 - i) * 64; })) << "down";
+    EXPECT_FALSE(scattered_at(bin, n, [](unsigned i) { return i * kPage; })) << "a page apart";
+    EXPECT_FALSE(scattered_at(bin, n, [](unsigned i) { return i / 8 * (kPage << 8) + i * 64; })) << "eight together";
+  }
+}
+
+TEST(Order, WhatLiesFarApartInDisorderIsScattered) {
+  for (const size_t size : {8, 16, 64, 100, 400, 512}) {
+    for (unsigned n = 8; n <= 62; ++n) {
+      EXPECT_TRUE(scattered_at(bin_of(size), n, in_disorder(16 * kPage))) << n << " of " << size;
+    }
+  }
+}
+
+TEST(Order, LittleThatIsFarApartIsNot) {
+  const BinId bin = bin_of(64);
+  const auto with_far = [&](unsigned every) {
+    return scattered_at(bin, 62, [every](unsigned i) { return i * 64 + (i % every == 0 ? i * (kPage << 5) : 0); });
+  };
+  EXPECT_FALSE(with_far(5)) << "two pairs in five";
+  EXPECT_TRUE(with_far(2)) << "all";
+}
+
+// A heap so small that a level-2 cache holds it; and larger objects.
+TEST(Order, WhereItWouldNotMatterNothingIsScattered) {
+  EXPECT_FALSE(scattered_at(bin_of(64), 62, in_disorder(kPage)));
+  EXPECT_FALSE(scattered_at(bin_of(1000), 62, in_disorder(16 * kPage)));
+}
+
 }  // namespace

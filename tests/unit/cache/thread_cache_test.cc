@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <atomic>
+#include <random>
 
 #include "space/pages.h"
 #include "unit/cache/thread_cache_fixture.h"
@@ -37,6 +39,27 @@ TEST_F(ThreadCacheTest, EveryPathIsClosedAtFirst) {
     EXPECT_EQ(*closed_slots, nullptr) << "empty";
     EXPECT_TRUE(aligned_to(closed_slots, kMagazineBytes)) << "and full";
   });
+}
+
+// What is freed in disorder, from all over a heap larger than a cache, goes home; what is freed in order is handed on.
+TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
+  const BinId small = bin_of(48);
+  depot_set_shared();
+  const auto cached_after = [&](bool in_order) {
+    uint64_t cached = 0;
+    on_thread([&] {
+      std::vector<void*> objects = pop_many(small, 20000);
+      std::sort(objects.begin(), objects.end());
+      if (!in_order) std::shuffle(objects.begin(), objects.end(), std::minstd_rand(1));
+      push_all(small, objects);
+      cached = cpu_caches_objects(small) + depot_objects(small);
+    });
+    cpu_caches_trim(true);
+    depot_trim(true);
+    return cached;
+  };
+  EXPECT_GT(cached_after(true), 5000u);
+  EXPECT_LT(cached_after(false), 500u);
 }
 
 TEST_F(ThreadCacheTest, MadeAtFirstUseAndReusedAfterItsThread) {
