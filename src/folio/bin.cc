@@ -319,9 +319,13 @@ Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) { return clear_
 
 namespace {
 
-void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask, PageChange& change,
+// Most frees in random order leave no page free, which a glance at the neighbours tells. (Without it a program that
+// freed 100-byte objects so executed a third more instructions.)
+void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask, unsigned least, PageChange& change,
                 const char* function) {
   const Cleared cleared = clear_bits(d, info, folio, mask);
+  const bool one = mask == cleared.bits && (mask & (mask - 1)) == 0;
+  if (one && is_hemmed_in(lowest_bit(mask), cleared.left, least)) return;
   note_given(d, folio, cleared.bits, cleared.left, change);
   for (uint64_t twice = mask & ~cleared.bits; twice != 0; twice &= twice - 1) {
     report_double_free(function, object_at(d, folio * kFolioObjects + lowest_bit(twice)), d.bin);
@@ -403,9 +407,10 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
     }
   }
   PageChange change;
+  const unsigned least = objects_a_page(info);
   for (unsigned i = 0; i < n; ++i) {
     Descriptor& d = *folios[i].descriptor;
-    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, change,
+    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, least, change,
                function);
   }
 }
@@ -416,7 +421,7 @@ void give_object(BinId bin, void* object, const char* function) {
   if (!finder.find(object)) return;
   PageChange change;
   give_folio(*finder.descriptor, info, finder.number / kFolioObjects, uint64_t{1} << finder.number % kFolioObjects,
-             change, function);
+             objects_a_page(info), change, function);
 }
 
 Place place_of(const void* address) {

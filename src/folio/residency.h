@@ -79,8 +79,6 @@ class ChunkPages {
     const unsigned begin = from <= first_ ? 0 : number(from - first_), end = number(to - 1 - first_) + 1;
     return {begin < info_.objects ? begin : info_.objects, end < info_.objects ? end : info_.objects};
   }
-  // No page, but the last, is touched by fewer objects.
-  unsigned objects_a_page() const { return number(size_t{1} << shift_); }
 
  private:
   unsigned number(size_t offset) const { return static_cast<unsigned>((offset * info_.multiplier) >> kDivisionShift); }
@@ -100,6 +98,16 @@ struct PageChange {
 void note_taken(Descriptor& d, unsigned folio, uint64_t mine);
 // They were given back, and `left` of the folio is taken.
 void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change);
+
+// No page, but the last, is touched by fewer objects.
+inline unsigned objects_a_page(const BinInfo& info) {
+  return static_cast<unsigned>((os::page_bytes() * info.multiplier) >> kDivisionShift);
+}
+// Whether so few free neighbours surround a run of objects at a place of a word that no page can be free with it.
+FOLIO_INLINE bool is_hemmed_in(unsigned at, uint64_t left, unsigned least) {
+  const uint64_t below = left & low_mask(at), above = left >> at;
+  return below != 0 && above != 0 && at + lowest_bit(above) - highest_bit(below) <= least;
+}
 
 // Whether none of the pages of an object is there: it reads as zero.
 bool is_untouched(Descriptor& d, unsigned object);
