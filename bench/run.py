@@ -27,9 +27,11 @@ if __name__ == "__main__":
 
 import goals
 import html_report
+import precision
 from applications import Application, installed, matching
 from cases import CASES, Case, select
 from folio.proof import prove_bound
+from folio.rounds import RELIABLE_ROUNDS
 from measure import (
     ROOT,
     Allocator,
@@ -49,6 +51,9 @@ TIMEOUT_SECONDS = 300
 SIGNALLED = 128  # exit statuses from here on: ended by a signal
 INTERRUPTED = 130  # exit status, as a shell gives it after Ctrl-C
 BUSY_SHARE = 0.5  # of the CPUs: a load above it at the start is worth a warning
+UNTIL_MINUTES = 30.0
+UNTIL_ROUNDS = 200
+SHOWN_PERCENT = 1.0
 DEFAULT_MINUTES = 9.0  # `make bench` without --full; the report comes after it
 
 # Without --full: enough to see every path of an allocator, nothing that waits for seconds.
@@ -67,8 +72,19 @@ SHORT_SET = [
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What bench/run.py and bench/compare.py have in common."""
-    parser.add_argument("--rounds", type=int, metavar="N", help="rounds that count (default 5; with --quick 1)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="rounds that count (default 5; with --quick 1; with --until up to 200)",
+    )
     parser.add_argument("--minutes", type=float, metavar="N", help="begin no round that would not end within N minutes")
+    parser.add_argument(
+        "--until",
+        type=float,
+        metavar="PERCENT",
+        help="run each program until its ratios are known to +- PERCENT, or the minutes (30) are over",
+    )
     here = ", ".join(peer.name for peer in find_peers(everything=True)[0])
     parser.add_argument(
         "--peers",
@@ -95,10 +111,14 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def complete(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> argparse.Namespace:
+    if arguments.until is not None and arguments.minutes is None:
+        arguments.minutes = UNTIL_MINUTES
     if arguments.rounds is None:
-        arguments.rounds = 1 if arguments.quick else 5
+        arguments.rounds = 1 if arguments.quick else 5 if arguments.until is None else UNTIL_ROUNDS
     if arguments.rounds < 1:
         parser.error("--rounds is at least 1")
+    if arguments.until is not None and arguments.until <= 0:
+        parser.error("--until is more than 0 %")
     if arguments.resume and arguments.report:
         parser.error("--resume runs, --report does not")
     arguments.out = arguments.out or arguments.build / "results"
@@ -243,14 +263,19 @@ def run_rounds(
     known: list[Record],
     keep: Callable[[Record], None],
 ) -> None:
-    """Hands each run to `keep`. What failed or gave up once is not tried again."""
+    """Hands each run to `keep`, which adds it to `known`. What failed or gave up once is not tried again."""
     cases = {step.case.name: step.case for steps in plan for step in steps}
     small = {name: command_of(case, True, arguments.build) for name, case in cases.items()}
     full = small if arguments.quick else {n: command_of(case, False, arguments.build) for n, case in cases.items()}
     hopeless = {(r.case, r.allocator) for r in known if r.problem}
-    done, proven, clock = finished(known, plan), set(), Clock(plan, known)
+    done, proven, clock = finished(known, plan), set(), Clock(plan, known, arguments.minutes)
     with clock.progress:
         for steps in plan:
+            if arguments.until is not None and steps[0].round > RELIABLE_ROUNDS:
+                steps = clock.leave_out(steps, precision.settled(known, arguments.until))
+                if not steps:
+                    say(f"all ratios are known to ± {arguments.until:g} %")
+                    return
             # The warm-up and one round are made in any case.
             if arguments.minutes and steps[0].round > 1:
                 seconds = clock.expected(steps)
@@ -292,10 +317,11 @@ def check_resumable(records: list[Record], allocators: list[Allocator], quick: b
         raise BenchError("that file has parameters of another kind (--quick or not)")
 
 
-def write_report(records: list[Record], base: Path) -> tuple[str, Path]:
+def write_report(records: list[Record], base: Path, percent: float | None) -> tuple[str, Path]:
     """The Markdown text, which also goes to a file, and the HTML page's file."""
     results = results_of(records)
-    text = f"{heading(records)}\n\n{markdown(results)}\n"
+    known = precision.summary(results, percent or SHOWN_PERCENT)
+    text = f"{heading(records)}{' ' if known else ''}{known}\n\n{markdown(results)}\n"
     if goals.concern(results):
         text += f"\nWhat Folio is to reach:\n\n{goals.table(goals.goals(results))}\n"
     base.with_suffix(".md").write_text(text)
@@ -340,7 +366,7 @@ def laboratory(arguments: argparse.Namespace, cases: list[Case], next_command: s
         return INTERRUPTED
     if not records:
         raise BenchError("nothing was measured")
-    text, page = write_report(records, path)
+    text, page = write_report(records, path, arguments.until)
     print(text)
     print(f"raw results: {path}\nreport:      {page}")
     if interrupted:
@@ -379,7 +405,7 @@ def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Reco
             lines.flush()
 
         try:
-            run_rounds(arguments, launcher, plan, list(records), keep)
+            run_rounds(arguments, launcher, plan, records, keep)
         except KeyboardInterrupt:
             say("interrupted")
             return records, path, True

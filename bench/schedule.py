@@ -90,7 +90,9 @@ class Clock:
     On a terminal as a bar, which is drawn between runs only: a thread that draws would run beside what is measured.
     """
 
-    def __init__(self, plan: list[list[Step]], known: list[Record]) -> None:
+    def __init__(self, plan: list[list[Step]], known: list[Record], minutes: float | None = None) -> None:
+        """With `minutes`, no round begins that would not end within them."""
+        self.most = float("inf") if minutes is None else minutes * 60
         self.took: dict[tuple[str, str], float] = {}
         self.left = [step for steps in plan for step in steps]
         self.total = len(self.left)
@@ -119,7 +121,8 @@ class Clock:
     def before(self, step: Step, rounds: int) -> None:
         number = "warm-up" if step.round == WARM_UP else f"{step.round}/{rounds}"
         text = f"[{number}] {step.case.name}: {step.allocator.name}"
-        left = f"about {duration(self.expected(self.left))} left" if self.took else ""
+        seconds = min(self.expected(self.left), max(self.most - self.elapsed(), 0.0))
+        left = f"about {duration(seconds)} left" if self.took else ""
         done = self.total - len(self.left)
         if console.is_terminal:
             self.progress.update(self.task, description=text.replace("[", r"\["), completed=done, left=left)
@@ -127,6 +130,14 @@ class Clock:
         elif self.elapsed() - self.said >= LINE_SECONDS:
             self.said = self.elapsed()
             say(", ".join(part for part in (text, f"{done} of {self.total} done", left) if part))
+
+    def leave_out(self, steps: list[Step], settled: set[tuple[str, str]]) -> list[Step]:
+        """The steps that are still to be made where these cases, on these allocators, need no further run; for good."""
+        left = [step for step in self.left if (step.case.name, step.allocator.name) not in settled]
+        self.total -= len(self.left) - len(left)
+        self.left = left
+        self.progress.update(self.task, total=self.total)
+        return [step for step in steps if step in self.left]
 
     def after(self, step: Step, seconds: float | None) -> None:
         self.left.remove(step)

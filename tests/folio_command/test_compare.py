@@ -76,6 +76,17 @@ class TestLauncher:
 
 
 class TestCommand:
+    def test_until_the_ratios_are_known(self, tmp_path):
+        done = folio("compare", "--scratch", tmp_path, "--json", "--until", "1000", "--", "true")
+        found = json.loads(done.stdout)
+        assert found["rounds"] == 6
+        assert any("within ± 1000 %: stopped after 6 rounds" in note for note in found["notes"])
+        done = folio("compare", "--scratch", tmp_path, "--json", "-n", "2", "--until", "0.01", "--", "true")
+        found = json.loads(done.stdout)
+        assert found["rounds"] == 2
+        late = re.compile(r"after 2 rounds the ratios of time are within ± [\d.]+ %, not 0.01")
+        assert any(late.search(note) for note in found["notes"])
+
     def test_json_and_html(self, tmp_path):
         page = tmp_path / "a.html"
         done = folio("compare", "-n", "2", "--scratch", tmp_path, "--json", "--html", page, "--", *WORK)

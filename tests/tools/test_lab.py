@@ -28,6 +28,7 @@ import html_complexity
 import html_plots
 import html_report
 import measure
+import precision
 import records
 import report
 import run
@@ -64,6 +65,15 @@ class TestStatistics:
         found = st.ratio_interval({r: 2 * v for r, v in drift.items()}, drift)
         assert (found.value, found.low, found.high) == (2, 2, 2)
         assert st.ratio_interval({1: 4.0, 2: 9.0}, {1: 2.0}) == st.Interval(2, 2, 2, 1)
+        # A machine that becomes slower in between: each round has the same ratio, the medians of the two have another.
+        above, below = {1: 2.0, 2: 2.2, 3: 20.0}, {1: 1.0, 2: 1.1, 3: 10.0}
+        assert st.ratio_interval(above, below) == st.Interval(2, 2, 2, 3)
+
+    def test_a_ratio_settles(self):
+        assert st.Interval(2.0, 1.98, 2.02, 6).percent == pytest.approx(1.0)
+        assert st.Interval(2.0, 1.98, 2.02, 6).settled(1.01)
+        assert not st.Interval(2.0, 1.98, 2.02, 5).settled(1.01), "too few rounds"
+        assert not st.Interval(2.0, 1.98, 2.02, 60).settled(0.9)
         assert st.ratio_interval({1: 1.0}, {2: 1.0}) is None
         assert st.ratio_interval({1: 1.0}, {1: 0.0}) is None
 
@@ -83,7 +93,7 @@ class TestReport:
     def test_table(self):
         lines = report.table(results(samples("a", [2, 4]), samples("folio", [12, 12]))).splitlines()
         assert lines[0] == "| case | figure | folio | a | b | ahead of the best peer |"
-        assert lines[2] == "| c | speed, million/s | 12.0 | 3.00 (2.00–4.00) | – | 4.00 (3.00–6.00) x a |"
+        assert lines[2] == "| c | speed, million/s | 12.0 | 3.00 (2.00–4.00) | – | 4.50 (3.00–6.00) x a |"
 
     def test_a_problem_has_no_figure_and_wins_nothing(self):
         found = results(samples("a", [99], problem="over 8 GiB"), samples("b", [3]), samples("folio", [6]))
@@ -301,6 +311,40 @@ class TestGoals:
         pairs = [({1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}), ({1: 8.0, 2: 8.0}, {1: 1.0, 2: 1.0})]
         found = st.mean_ratio_interval(pairs)
         assert (found.value, found.low, found.high) == pytest.approx((4, 4, 4))
+
+
+class TestPrecision:
+    STEADY, WILD = [2.0] * 7, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0]
+
+    def records(self, **speeds):
+        return [
+            records.make_record(
+                CASE, measure.Allocator(name, None), number, 0, False, {"ops_per_second": speed * 1e6}, ""
+            )
+            for name, each in speeds.items()
+            for number, speed in enumerate(each, 1)
+        ]
+
+    def test_what_needs_no_further_run(self):
+        found = precision.settled(self.records(folio=self.STEADY, a=self.STEADY, b=self.WILD), 1.0)
+        assert found == {("c", "a")}, "the base runs beside b"
+        found = precision.settled(self.records(folio=self.STEADY, a=self.STEADY), 1.0)
+        assert found == {("c", "a"), ("c", "folio")}
+        assert precision.settled(self.records(folio=self.STEADY[:5], a=self.STEADY[:5]), 1.0) == set()
+
+    def test_it_is_said(self):
+        found = report.results_of(self.records(folio=self.STEADY, a=self.STEADY, b=self.WILD))
+        assert precision.summary(found, 1.0).startswith("1 of 2 ratios of first figures are known to ± 1 %; the widest")
+        assert precision.summary(found, 1.0).endswith("(c, b).")
+        assert precision.summary(report.results_of(self.records(folio=[1.0], a=[2.0])), 1.0) == ""
+
+    def test_settled_steps_are_left_out(self):
+        names = [measure.Allocator(name, None) for name in ("folio", "glibc")]
+        plan = schedule.schedule([CASE], names, 8, warm_up=False)
+        clock = schedule.Clock(plan, [])
+        assert [step.allocator.name for step in clock.leave_out(plan[6], {("c", "glibc")})] == ["folio"]
+        assert clock.total == 8
+        assert clock.leave_out(plan[7], {("c", "glibc"), ("c", "folio")}) == []
 
 
 class TestHtml:

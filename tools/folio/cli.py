@@ -86,7 +86,13 @@ def run(
 )
 def compare(
     command: Command = None,
-    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Runs on each library.")] = 6,
+    rounds: Annotated[
+        int | None, typer.Option("-n", "--rounds", min=1, help="Runs on each library (6; with --until at most 200).")
+    ] = None,
+    until: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", min=0.01, help="Runs until the ratios of time are known to +- PERCENT."),
+    ] = None,
     others: Annotated[
         list[str] | None, typer.Option("--with", metavar="[NAME=]FILE", help="Another library; may be repeated.")
     ] = None,
@@ -112,7 +118,8 @@ def compare(
     command = (command or []) + split(text)
     folder = scratch or scratch_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    leave(do(command, find_library(lib), others or [], rounds, folder, json, html, follow))
+    rounds = rounds or (6 if until is None else 200)
+    leave(do(command, find_library(lib), others or [], rounds, until, folder, json, html, follow))
 
 
 @app.command(epilog="Example: folio doctor $(pidof redis-server)")

@@ -2,7 +2,7 @@
 
 Before anything is measured each library is proved to serve the program (folio.proof): a preload that does not take
 effect is only a warning to the loader. Rounds are interleaved, and each begins with another library, so that a machine
-that warms up does so for all. Differences are ratios of medians with bootstrap intervals (folio.rounds).
+that warms up does so for all. Differences are medians of the rounds' ratios with bootstrap intervals (folio.rounds).
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from folio.errors import FolioError
 from folio.launching import Allocator, Run, find_launcher, is_libc, launch, serves
 from folio.pools import own_pools
 from folio.proof import debug_environment, logged
-from folio.rounds import LEVEL, Interval, median_interval, ratio_interval, turn
+from folio.rounds import LEVEL, RELIABLE_ROUNDS, Interval, median_interval, ratio_interval, turn
 
 EXAMPLE = Path(__file__).with_name("example.py")
 EXAMPLE_NEEDS = "import hashlib, json, sqlite3"
 BASE = "glibc"
 OWN = "Folio"
-RELIABLE_ROUNDS = 6  # with fewer an interval is about the range of the rounds
 PYTHON_FLOOR = 10 << 20  # what a launcher in Python puts under every peak
 
 
@@ -150,7 +149,8 @@ def prove(launcher: Path, allocator: Allocator, command: list[str], environment:
     return run, f"on {allocator.name} some of its malloc came from {', '.join(foreign)}" if foreign else ""
 
 
-def measure(comparison: Comparison, launcher: Path, quiet: bool) -> None:
+def measure(comparison: Comparison, launcher: Path, quiet: bool, until: float | None) -> None:
+    """With `until`, no more rounds than make each ratio of time known to so many per cent."""
     comparison.runs = {allocator.name: [] for allocator in comparison.allocators}
     for number in range(comparison.rounds):
         for allocator in turn(comparison.allocators, number):
@@ -158,6 +158,20 @@ def measure(comparison: Comparison, launcher: Path, quiet: bool) -> None:
             comparison.runs[allocator.name].append(run)
             if not quiet:
                 output.note(f"[{number + 1}/{comparison.rounds}] {allocator.name}: {run.usage['wall']:.2f} s")
+        if until is not None and all(ratio.settled(until) for ratio in times(comparison)):
+            comparison.rounds = number + 1
+            comparison.notes.append(f"all ratios of time are within ± {until:g} %: stopped after {number + 1} rounds")
+            return
+    if until is not None:
+        widest = max(ratio.percent for ratio in times(comparison))
+        comparison.notes.append(
+            f"after {comparison.rounds} rounds the ratios of time are within ± {widest:.1f} %, not {until:g}"
+        )
+
+
+def times(comparison: Comparison) -> list[Interval]:
+    found = [comparison.ratio(allocator.name, MEASURES[0]) for allocator in comparison.allocators[1:]]
+    return [ratio for ratio in found if ratio is not None]
 
 
 def differences(base: list[Run], other: list[Run], base_name: str, name: str) -> tuple[list[str], list[str]]:
@@ -277,6 +291,7 @@ def compare(
     library: Path,
     others: list[str],
     rounds: int,
+    until: float | None,
     scratch: Path,
     json: bool,
     html: Path | None,
@@ -300,7 +315,7 @@ def compare(
     comparison.notes += [pools] if pools else []
     if not small:
         comparison.notes.append(f"no C compiler here: peaks below {output.size(PYTHON_FLOOR)} are not seen")
-    measure(comparison, launcher, quiet=json)
+    measure(comparison, launcher, json, until)
     for allocator in allocators[1:]:
         warnings, notes = differences(comparison.runs[BASE], comparison.runs[allocator.name], BASE, allocator.name)
         comparison.warnings += warnings

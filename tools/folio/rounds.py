@@ -21,9 +21,12 @@ SEED = 20150614  # the same rounds give the same report
 AHEAD, BEHIND, LEVEL, UNKNOWN = "ahead", "behind", "no difference seen", "one round: no interval"
 
 
+RELIABLE_ROUNDS = 6  # with fewer an interval is about the range of the rounds
+
+
 @dataclass(frozen=True)
 class Interval:
-    """A median or a ratio of medians. Without an interval (one round), low and high are the value itself."""
+    """A median, of values or of ratios. Without an interval (one round), low and high are the value itself."""
 
     value: float
     low: float
@@ -33,6 +36,14 @@ class Interval:
     @property
     def known(self) -> bool:
         return self.rounds > 1
+
+    @property
+    def percent(self) -> float:
+        """Half its width, of its value."""
+        return (self.high - self.low) / 2 / self.value * 100
+
+    def settled(self, percent: float) -> bool:
+        return self.rounds >= RELIABLE_ROUNDS and self.percent <= percent
 
 
 def turn(items: Sequence[T], number: int) -> list[T]:
@@ -62,20 +73,15 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
 
 def ratio_interval(above: dict[int, float], below: dict[int, float]) -> Interval | None:
-    """The median of `above` divided by that of `below`, both by round.
+    """The median of the ratios of `above` to `below`, both by round.
 
-    Rounds are drawn in pairs: the two ran within minutes of each other, so what the machine did then cancels out.
+    Of each round by itself: the two ran within minutes of each other, so what the machine did then cancels out, which
+    it does not in a ratio of medians where the two come from different rounds.
     """
     common = sorted(above.keys() & below.keys())
-    a, b = (np.array([values[r] for r in common], dtype=float) for values in (above, below))
-    if not common or a.min() <= 0 or b.min() <= 0:
+    if not common or min(above[r] for r in common) <= 0 or min(below[r] for r in common) <= 0:
         return None
-    ratio = float(np.median(a) / np.median(b))
-    if len(common) == 1:
-        return Interval(ratio, ratio, ratio, 1)
-    drawn = draws(len(common))
-    low, high = bounds(np.median(a[drawn], axis=1) / np.median(b[drawn], axis=1))
-    return Interval(ratio, low, high, len(common))
+    return median_interval([above[r] / below[r] for r in common])
 
 
 def verdict(advantage: Interval | None) -> str:
@@ -94,19 +100,19 @@ def geometric_mean(values: Sequence[float]) -> float | None:
 
 
 def mean_ratio_interval(pairs: Sequence[tuple[dict[int, float], dict[int, float]]]) -> Interval | None:
-    """The geometric mean, over programs, of the ratio of medians: of each pair the first by the second, by round.
+    """The geometric mean, over programs, of the ratio of each pair, the first by the second, by round.
 
     A round is drawn with all its programs; only rounds that all of them have make the interval.
     """
-    medians = [np.median(list(a.values())) / np.median(list(b.values())) for a, b in pairs]
-    if not medians:
+    found = [ratio_interval(a, b) for a, b in pairs]
+    if not found or None in found:
         return None
-    value = float(np.exp(np.mean(np.log(medians))))
+    value = float(np.exp(np.mean(np.log([ratio.value for ratio in found if ratio is not None]))))
     common = sorted(set.intersection(*(a.keys() & b.keys() for a, b in pairs)))
     if len(common) < 2:
         return Interval(value, value, value, len(common))
     above, below = (np.array([[pair[i][r] for r in common] for pair in pairs]) for i in (0, 1))
     drawn = draws(len(common))
-    ratios = np.median(above[:, drawn], axis=2) / np.median(below[:, drawn], axis=2)
+    ratios = np.median((above / below)[:, drawn], axis=2)
     low, high = bounds(np.exp(np.mean(np.log(ratios), axis=0)))
     return Interval(value, low, high, len(common))
