@@ -72,8 +72,9 @@ using Top = ChooseTop<arch::ThreadTop::kHas>::Type;
 
 struct BinCache {
   uint8_t capacity;
-  uint8_t calls;  // times it ran over or dry since the last sweep, at most 255
-  bool ran_over;  // the last of them
+  uint8_t calls;      // times it ran over or dry since the last sweep, at most 255
+  bool ran_over;      // the last of them
+  uint8_t inherited;  // the capacity that the cache's last thread had at its end, until the bin grows
 };
 
 struct ThreadCache {

@@ -34,7 +34,7 @@ Commit commit_to(Descriptor& d, size_t end) {
     word = d.committed.load(order::acquire);  // [commit] acquire: as in committed_bytes
     if (end <= bytes_in(word)) return Commit::kDone;
     if ((word & kBusyMark) != 0) return Commit::kBusy;
-    // Relaxed: the load came after the step before.
+    // Relaxed: the load came after the step before. unseen: as in close_commit, a step would be committed twice
   } while (!d.committed.compare_exchange(word, word | kBusyMark, order::relaxed));
   const size_t have = bytes_in(word);
   size_t now = step_to(d, have, end);

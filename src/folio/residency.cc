@@ -93,7 +93,8 @@ uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change
     gone = set & ~resident_in(d, w);
     marked |= set & ~gone;
     change.dirty += static_cast<int>(popcount(set));
-    // [page] seq_cst: before the next look at what is there; pairs with seen_resident, after set_resident.
+    // [page] seq_cst: before the next look at what is there; pairs with seen_resident, after set_resident. unseen: that
+    // takes a purge, and a huge page that comes after it, between two instructions of a give
     if (gone != 0) change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~gone, order::seq_cst) & gone));
   }
   return marked;
