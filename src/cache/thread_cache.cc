@@ -121,11 +121,7 @@ void grow(ThreadCache& c, BinId bin) {
   if (c.budget_used_up) return;
   const BinInfo& info = info_of(bin);
   if (b.capacity >= info.magazine_most) return;
-  unsigned capacity = next_capacity(bin, b, info);
-  // Threads that follow each other mostly do the same: the next one starts where the last ended. (Threads of 300 mallocs
-  // of 16 bytes to 1 KiB each: 10 % fewer instructions, start and end of the thread included.)
-  if (b.capacity == 0 && b.inherited > capacity) capacity = b.inherited;
-  b.inherited = 0;
+  const unsigned capacity = next_capacity(bin, b, info);
   if (capacity < 2) return;
   if (!claim(c, charge(bin, capacity) - charge(bin, b.capacity))) {
     c.budget_used_up = true;
@@ -482,7 +478,6 @@ void thread_cache_end(void* value) {
   cache->tops.store(nullptr, order::relaxed);  // relaxed: readers check what they read
   for (unsigned i = 1; i < kBins; ++i) {
     take_bin(*cache, bin_id(i), [&](Magazine* magazine) { look_and_hand_on(*cache, bin_id(i), magazine, "free"); });
-    if (cache->bins[i].capacity != 0) cache->bins[i].inherited = cache->bins[i].capacity;
     shrink(*cache, bin_id(i), 0);
     cache->bins[i].calls = 0;
   }

@@ -11,7 +11,8 @@
 //
 // Rejected: a second, full magazine beside the one in use, so that mallocs and frees by turns do not reach the CPU
 // cache. Half of the one in use moves instead, where they turn: Larson's server 25 % faster, random lifetimes 20 %,
-// in less memory.
+// in less memory. And a thread that begins with the capacities of the last one to use its cache: 10 % fewer
+// instructions for threads of 300 mallocs, but time within the noise of 15 pairs, and a lost thread loses a sixth more.
 //
 // Who may touch it: the thread; `next_all` and `tops` everybody, reading. Caches of ended threads are reused, never
 // unmapped.
@@ -72,9 +73,8 @@ using Top = ChooseTop<arch::ThreadTop::kHas>::Type;
 
 struct BinCache {
   uint8_t capacity;
-  uint8_t calls;      // times it ran over or dry since the last sweep, at most 255
-  bool ran_over;      // the last of them
-  uint8_t inherited;  // the capacity that the cache's last thread had at its end, until the bin grows
+  uint8_t calls;  // times it ran over or dry since the last sweep, at most 255
+  bool ran_over;  // the last of them
 };
 
 struct ThreadCache {

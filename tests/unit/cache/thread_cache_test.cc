@@ -62,40 +62,6 @@ TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
   EXPECT_LT(cached_after(false), 500u);
 }
 
-// Within its budget, as it then is.
-TEST_F(ThreadCacheTest, AThreadBeginsWithTheCapacitiesOfTheLastOne) {
-  const BinId large = bin_of(2000);
-  uint8_t small_had = 0, large_had = 0;
-  on_thread([&] {
-    for (unsigned i = 0; i < 10; ++i) {
-      for (const BinId each : {bin, large}) {
-        std::vector<void*> objects = pop_many(each, 62);
-        push_all(each, objects);
-      }
-    }
-    small_had = cache_of(bin).capacity;
-    large_had = cache_of(large).capacity;
-  });
-  ASSERT_GT(small_had, 16);
-  ASSERT_GT(large_had, 4);
-  on_thread([&] {
-    for (const BinId each : {bin, large}) {
-      std::vector<void*> objects = pop_many(each, 1);
-      EXPECT_EQ(cache_of(each).capacity, each == bin ? small_had : large_had);
-      EXPECT_EQ(cache_of(each).inherited, 0) << "once";
-      push_all(each, objects);
-    }
-    EXPECT_EQ(cache_of(bin_of(700)).capacity, 0) << "what it did not use";
-    expect_budget_adds_up();
-  });
-  options.thread_cache = options.thread_cache_pool = 0;
-  on_thread([&] {
-    std::vector<void*> objects = pop_many(bin, 1);
-    EXPECT_EQ(cache_of(bin).capacity, 0) << "no budget, no room";
-    push_all(bin, objects);
-  });
-}
-
 TEST_F(ThreadCacheTest, MadeAtFirstUseAndReusedAfterItsThread) {
   ThreadCache* first = nullptr;
   on_thread([&] {
