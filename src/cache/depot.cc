@@ -1,5 +1,6 @@
 #include "cache/depot.h"
 
+#include "cache/screen.h"
 #include "config/options.h"
 #include "policy/retain.h"
 
@@ -57,6 +58,33 @@ unsigned drain_stack(BinId bin, MagazineStack& stack) {
   return drained;
 }
 
+// Drains the bundle's magazines that lie scattered; returns the others, or null. What went is counted as gone out.
+Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
+  Magazine *kept = nullptr, *last = nullptr;
+  unsigned length = 0;
+  int64_t bytes = 0;
+  for (Magazine* next = nullptr; bundle != nullptr; bundle = next) {
+    next = bundle->next();
+    if (scattered(bin, bundle)) {
+      bytes += int64_t{bundle->count()} * info_of(bin).size;
+      magazine_drain(bin, bundle, function);
+    } else {
+      if (last != nullptr) {
+        last->set_next(bundle);
+      } else {
+        kept = bundle;
+      }
+      last = bundle;
+      ++length;
+    }
+  }
+  if (bytes != 0) depot_count(depot_small(bin), -bytes);
+  if (kept == nullptr) return nullptr;
+  last->set_next(nullptr);
+  kept->set_bundle_length(length);
+  return kept;
+}
+
 bool has_room(BinId bin, int64_t bytes) {
   if (!shared.load(order::relaxed)) return false;  // relaxed: a hint
   const bool small = depot_small(bin);
@@ -77,7 +105,9 @@ void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function
     return;
   }
   DepotBin& d = depot[own_shard()][index(bin)];
-  d.bundles[d.recent.load(order::relaxed)].push(bundle);  // relaxed: a hint
+  // What is wanted passes through in any order; what waits here is to be in order.
+  if (!d.bundles[0].looks_empty() || !d.bundles[1].looks_empty()) bundle = keep_ordered(bin, bundle, function);
+  if (bundle != nullptr) d.bundles[d.recent.load(order::relaxed)].push(bundle);  // relaxed: a hint
 }
 
 // Relaxed: a sum, nothing hangs on it.

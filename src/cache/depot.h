@@ -6,6 +6,11 @@
 // may be a quarter of what is live, or kTolerated: a program that passes objects between threads has them either in use
 // or here, in turns, and the ticks see to it that they do not stay.
 //
+// In order: while a bundle waits for a bin, magazines that frees have left scattered (screen.h) go to the folios
+// instead. One alone is passed on as it is: where threads take as fast as others give, no order comes of the detour.
+// (With all scattered magazines sent home, also from the CPU caches, eight pairs of producers and consumers who free at
+// random took 1.7 times as long.)
+//
 // A push and a pop are a compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. What they add
 // to and take from the bytes in the depot is told apart, and late, by the CPU caches: a count for the whole process is
 // one line on which all threads would meet at each bundle.

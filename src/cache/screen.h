@@ -1,6 +1,6 @@
 // The screen: a magazine that frees have filled is looked through before others may take from it, for what is wrong in
 // it and for its order, as far as that costs nothing that can be measured. Called by a thread's cache when a magazine
-// leaves it.
+// leaves it, and by the depot.
 #pragma once
 
 #include "cache/magazine.h"

@@ -173,16 +173,14 @@ void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function
   if (Magazine* empty = cpu_cache_put(bin, magazine, function)) put_empty(c, empty);
 }
 
-// The same for what frees have filled, which was looked through. In order, that is: what is scattered goes home.
-void hand_on_freed(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
-  if (magazine->count() != 0 && !scattered(bin, magazine)) return hand_on(c, bin, magazine, function);
-  give_objects(bin, magazine->top(), magazine->count(), function);
-  put_empty(c, magazine);
-}
-
+// The same for what frees have filled, which is looked through first.
 void look_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
   screen(bin, magazine, true, function);
-  hand_on_freed(c, bin, magazine, function);
+  if (magazine->count() != 0) {
+    hand_on(c, bin, magazine, function);
+  } else {
+    put_empty(c, magazine);
+  }
 }
 
 // Hands on what one bin caches beyond the magazine in use, and that too where the bin has no room any more.
@@ -435,7 +433,11 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
     empty->take_from(full, half < b.capacity ? half : b.capacity - 1u);  // it may hold more than its bin's capacity
   }
   empty->set_capacity(b.capacity);
-  if (full != nullptr) hand_on_freed(*cache, bin, full, function);
+  if (full != nullptr && full->count() != 0) {
+    hand_on(*cache, bin, full, function);
+  } else if (full != nullptr) {
+    put_empty(*cache, full);
+  }
   // The object first, then the top that shows it: a fork in between must not find what the slot held before.
   slot = empty->top() - 1;
   *slot = object;

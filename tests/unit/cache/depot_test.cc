@@ -68,6 +68,53 @@ TEST_F(DepotTest, BundlesComeBackWholeTheLastOneFirst) {
   drain_list(bin, second);
 }
 
+// A magazine of objects that lie far apart, in disorder.
+Magazine* scattered_magazine(std::vector<void*>& heap) {
+  Magazine* const magazine = empty_magazine();
+  Slot* top = magazine->format(kMagazineObjects);
+  for (unsigned i = 0; i < kMagazineObjects; ++i) {
+    const size_t at = i * 37 % kMagazineObjects * (heap.size() / kMagazineObjects);
+    *--top = heap[at];
+    heap[at] = nullptr;
+  }
+  magazine->park(top);
+  magazine->set_next(nullptr);
+  magazine->set_bundle_length(1);
+  return magazine;
+}
+
+// What passes through may lie as it likes; what would wait goes to the folios, if it is scattered.
+TEST_F(DepotTest, WhatWaitsIsInOrder) {
+  Magazine* const ordered = bundle_of(bin, 2, 62);
+  std::vector<void*> heap(16384);
+  for (size_t i = 0; i < heap.size(); i += 64) ASSERT_EQ(take_objects(bin, &heap[i], 64), 64u);
+  std::sort(heap.begin(), heap.end());
+  Magazine* const first = scattered_magazine(heap);
+  std::erase(heap, nullptr);
+  put(bin, first);
+  EXPECT_EQ(depot_objects(bin), 62u) << "nothing waited";
+  const unsigned taken = taken_objects(bin);
+  Magazine* const second = scattered_magazine(heap);
+  std::erase(heap, nullptr);
+  put(bin, second);
+  EXPECT_EQ(depot_objects(bin), 62u);
+  EXPECT_EQ(taken_objects(bin), taken - 62);
+  // Of a bundle only what is scattered.
+  Magazine* const third = scattered_magazine(heap);
+  std::erase(heap, nullptr);
+  third->set_next(ordered);
+  third->set_bundle_length(3);
+  put(bin, third);
+  EXPECT_EQ(depot_objects(bin), 3 * 62u);
+  ASSERT_EQ(get(bin), ordered);
+  EXPECT_EQ(ordered->bundle_length(), 2u);
+  drain_list(bin, ordered);
+  ASSERT_EQ(get(bin), first);
+  drain_list(bin, first);
+  EXPECT_EQ(get(bin), nullptr);
+  for (void* object : heap) give_objects(bin, &object, 1, "test");
+}
+
 TEST_F(DepotTest, BinsAreApart) {
   const BinId other = bin_of(1000);
   put(bin, bundle_of(bin, 1, 10));

@@ -41,7 +41,8 @@ TEST_F(ThreadCacheTest, EveryPathIsClosedAtFirst) {
   });
 }
 
-// What is freed in disorder, from all over a heap larger than a cache, goes home; what is freed in order is handed on.
+// What is freed in disorder, from all over a heap larger than a cache, goes home, but for what a CPU cache holds and a
+// bundle; what is freed in order is handed on.
 TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
   const BinId small = bin_of(48);
   depot_set_shared();
@@ -59,7 +60,7 @@ TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
     return cached;
   };
   EXPECT_GT(cached_after(true), 5000u);
-  EXPECT_LT(cached_after(false), 500u);
+  EXPECT_LE(cached_after(false), size_t{62} * 2 * (bundle_most(small) + 1));
 }
 
 TEST_F(ThreadCacheTest, MadeAtFirstUseAndReusedAfterItsThread) {
