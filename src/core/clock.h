@@ -24,6 +24,7 @@ namespace folio {
 // What a tick does in one of the program's calls: so much is purged, so many magazines of the depot are drained.
 inline constexpr size_t kStepBytes = size_t{512} << 10;
 inline constexpr unsigned kStepMagazines = 128;
+inline constexpr unsigned kStepChunks = 64;  // looked at: 0.4 us each where their descriptors are in no cache
 // What a call purges for the bound.
 inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 

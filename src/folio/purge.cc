@@ -216,19 +216,42 @@ void age_chunk(Descriptor& d) {
   }
 }
 
-// Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, until it returns false.
+// A chunk of a bin; number 0: before the bin's first one.
+struct ChunkPlace {
+  unsigned bin;
+  uint64_t number;
+  bool is(const HintBlock& block) const { return number != 0 && window_of(chunk_at(number)) == block.window; }
+  unsigned slot() const { return window_slot(chunk_at(number)); }
+  static const char* chunk_at(uint64_t number) { return reinterpret_cast<const char*>(number << kChunkShift); }
+};
+
+// Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, behind `from` and not behind `last`, until
+// it returns false.
 template <class Visit>
-bool visit_dirty(unsigned bin, Visit&& visit) {
+bool visit_dirty(unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.
-  for (HintBlock* block = bins[bin].blocks.load(order::acquire); block != nullptr; block = block->next) {
-    for (unsigned slot = 0; slot < kWindowChunks;) {
+  HintBlock* block = bins[bin].blocks.load(order::acquire);
+  unsigned slot = 0;
+  if (from.number != 0) {
+    while (block != nullptr && !from.is(*block)) block = block->next;
+    slot = from.slot() + 1;
+  }
+  for (; block != nullptr; block = block->next, slot = 0) {
+    while (slot < kWindowChunks) {
       Descriptor* d = find_chunk(*block, kDirty, slot);
       if (d == nullptr) break;
-      if (!visit(*d)) return false;
       slot = window_slot(d->first) + 1;
+      if (last.is(*block) && slot > last.slot() + 1) return true;
+      if (!visit(*d)) return false;
     }
+    if (last.is(*block)) return true;
   }
   return true;
+}
+
+template <class Visit>
+bool visit_dirty(unsigned bin, Visit&& visit) {
+  return visit_dirty(bin, {}, {}, visit);
 }
 
 // Where the next purge starts, so that no bin is always last.
@@ -252,6 +275,35 @@ size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
       break;
     }
   }
+  return purged;
+}
+
+size_t purge_bins_step(PurgeRound& round, const PurgeStep& step, bool* complete) {
+  const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point
+  const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
+  ChunkPlace now = start;
+  size_t purged = 0;
+  unsigned refused = 0, looks = 0;
+  const auto visit = [&](Descriptor& d) {
+    purged += purge_chunk(d, step.which, step.most_bytes - purged, step.worth_shift, &refused);
+    if (purged >= step.most_bytes) return false;  // perhaps in the middle of it
+    age_chunk(d);
+    now.number = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
+    return ++looks < step.most_chunks;
+  };
+  const auto visit_bins_below = [&](unsigned end) {
+    for (; now.bin < end; now = {now.bin + 1, 0}) {
+      if (!visit_dirty(now.bin, now, {}, visit)) return false;
+    }
+    return true;
+  };
+  const bool ended = visit_bins_below(kBins);
+  if (ended) {
+    now = {1, 0};
+    if (step.around && visit_bins_below(start.bin) && start.number != 0) visit_dirty(start.bin, {}, start, visit);
+  }
+  if (complete != nullptr) *complete = ended;
+  round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: as above
   return purged;
 }
 

@@ -89,14 +89,13 @@ void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open) {
     if (high > object + size) high = object + size;
     if (low < high) zero_pages(low, static_cast<size_t>(high - low));
   });
-  f->entry(from).store(make_entry(count, offset), order::relaxed);  // relaxed: who frees it got it from the caller
+  f->entry(from).store(make_entry(count, offset, size),
+                       order::relaxed);  // relaxed: who frees it got it from the caller
   arch::store_barrier();  // also where the program passes it on by a relaxed store: CONCURRENCY.md, "Addresses"
   return object;
 }
 
-size_t large_good_size(size_t size) {
-  return (size_t{granules_for(size + kLineOffsetMost)} << kGranuleShift) - kLineOffsetMost;
-}
+size_t large_good_size(size_t size) { return round_up(size + kLineOffsetMost, kSpareUnit) - kLineOffsetMost; }
 
 LargePlace large_place(const void* address) {
   LargePlace place{};
@@ -108,7 +107,7 @@ LargePlace large_place(const void* address) {
     if (!is_live(entry)) continue;
     place.granule = g;
     place.base = granule_at(*f, g) + offset_in(entry);
-    place.usable = (size_t{granules_in(entry)} << kGranuleShift) - offset_in(entry);
+    place.usable = usable_in(entry);
     break;
   }
   return place;
@@ -129,8 +128,10 @@ unsigned large_granules(size_t size) { return granules_for(size + kLineOffsetMos
 void large_unpark(void* parked, size_t size, bool zeroed) {
   auto* f = static_cast<Field*>(descriptor_at(parked));
   Atomic<uint32_t>& entry = f->entry(granule_of(*f, parked));
-  entry.store(entry.load(order::relaxed) | kEntryLive, order::relaxed);  // relaxed: who frees it got it from the caller
-  arch::store_barrier();                                                 // as in large_alloc
+  const uint32_t was = entry.load(order::relaxed);  // relaxed: the caller owns it
+  // Relaxed: who frees it got it from the caller.
+  entry.store(make_entry(granules_in(was), offset_in(was), size), order::relaxed);
+  arch::store_barrier();  // as in large_alloc
   if (zeroed) zero_pages(static_cast<char*>(parked), size);
 }
 
@@ -166,7 +167,7 @@ bool large_resize(void* object, size_t size) {
     note_taken(f, end, wanted - had, [](unsigned, unsigned) {});
   }
   // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice.
-  if (!entry.compare_exchange(now, make_entry(wanted, offset), order::relaxed)) {
+  if (!entry.compare_exchange(now, make_entry(wanted, offset, size), order::relaxed)) {
     if (wanted > had) give(f, end, wanted - had);
     return false;
   }

@@ -10,7 +10,9 @@
 //               last large_age().
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
-//               | live : 1 | lent : 1 | 0 : 8 | cache lines from the granule : 6 | granules : 16 |
+//               | live : 1 | lent : 1 | 0 : 6 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
+//               spare: 4 KiB units at the end that nobody asked for. They are not usable, so that a program which counts
+//               by usable size (redis by its limit) counts what it touches.
 //
 //   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all
 //            back and choose again. Commit its words. Write the entry.
@@ -31,6 +33,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "base/bits.h"
 
 namespace folio {
 
@@ -73,13 +76,24 @@ static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 
 // An entry of a field, as drawn above.
 inline constexpr uint32_t kEntryLive = uint32_t{1} << 31, kEntryLent = uint32_t{1} << 30;
-inline constexpr unsigned kEntryLinesShift = 16;
-inline uint32_t make_entry(unsigned granules, size_t offset) {
-  return kEntryLive | static_cast<uint32_t>(offset / 64) << kEntryLinesShift | granules;
+inline constexpr unsigned kEntryLinesShift = 16, kEntrySpareShift = 22;
+inline constexpr size_t kSpareUnit = 4096;
+// For an object of `size` bytes from `offset` on. What it does not need is counted as if it started at the last line, so
+// that large_good_size() holds wherever it starts.
+inline uint32_t make_entry(unsigned granules, size_t offset, size_t size) {
+  const size_t units = round_up(size + kLineOffsetMost, kSpareUnit) / kSpareUnit;
+  const size_t has = (size_t{granules} << kGranuleShift) / kSpareUnit;
+  const size_t spare = has <= units ? 0 : has - units < 3 ? has - units : 3;
+  return kEntryLive | static_cast<uint32_t>(spare) << kEntrySpareShift |
+         static_cast<uint32_t>(offset / 64) << kEntryLinesShift | granules;
 }
 inline unsigned granules_in(uint32_t entry) { return entry & 0xffff; }
 inline bool is_live(uint32_t entry) { return (entry & kEntryLive) != 0; }
 inline size_t offset_in(uint32_t entry) { return size_t{entry >> kEntryLinesShift & 63} * 64; }
+inline size_t usable_in(uint32_t entry) {
+  return (size_t{granules_in(entry)} << kGranuleShift) - size_t{entry >> kEntrySpareShift & 3} * kSpareUnit -
+         offset_in(entry);
+}
 
 extern Atomic<Field*> fields;
 inline Field* first_field() { return fields.load(order::acquire); }         // [fields] acquire: pairs with publish

@@ -97,6 +97,7 @@ class Field:
     first: np.ndarray  # granules in which a live object starts
     length: np.ndarray  # its granules
     offset: np.ndarray  # where in its first granule it starts, in bytes
+    spare: np.ndarray  # bytes at the end of its last granule that are not for the program
     parked: np.ndarray  # True or False for each granule: of an object in a CPU cache
 
 
@@ -170,13 +171,25 @@ class Heap:
             entries = body[3 * words :].view(np.uint32)
             first = np.flatnonzero(entries >> LIVE_SHIFT)
             length, offset = entries[first] & 0xFFFF, (entries[first] >> 16 & 63) * 64
+            spare = (entries[first] >> 22 & 3) * 4096
             parked = np.zeros(granules, dtype=bool)
             for at_granule in np.flatnonzero((entries != 0) & (entries >> LENT_SHIFT == 0)):
                 parked[at_granule : at_granule + (entries[at_granule] & 0xFFFF)] = True
             base = metadata.word(at + layout.field_base_offset)
             taken, resident = body[:words], body[words : 2 * words]
             found.append(
-                Field(base, at, granules, taken, resident, first, length.astype(int), offset.astype(int), parked)
+                Field(
+                    base=base,
+                    descriptor=at,
+                    granules=granules,
+                    taken=taken,
+                    resident=resident,
+                    first=first,
+                    length=length.astype(int),
+                    offset=offset.astype(int),
+                    spare=spare.astype(int),
+                    parked=parked,
+                )
             )
             at = metadata.word(at + layout.field_next_offset)
         return found

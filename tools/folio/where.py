@@ -77,11 +77,14 @@ def in_large(heap: Heap, entry: int, address: int) -> dict[str, Any]:
             state = f"free, in {PLACE_NAMES['cpu']}"
         return {"kind": "granule of large objects", "state": state, "granule": granule, "field": field.base}
     base = field.base + (int(field.first[at]) << shift) + int(field.offset[at])
-    before = address < base
+    usable = (int(field.length[at]) << shift) - int(field.offset[at]) - int(field.spare[at])
+    kind = "large object"
+    if address < base or address >= base + usable:
+        kind = "room before a large object" if address < base else "room behind a large object"
     return {
-        "kind": "room before a large object" if before else "large object",
+        "kind": kind,
         "base": base,
-        "usable_bytes": (int(field.length[at]) << shift) - int(field.offset[at]),
+        "usable_bytes": usable,
         "offset": address - base,
         "state": "taken by the program",
         "granule": granule,

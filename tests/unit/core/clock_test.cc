@@ -193,6 +193,52 @@ TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
   EXPECT_EQ(result, kPassed);
 }
 
+// Marks of what has aged: chunks that have some, and all of them gone.
+unsigned take_aged_marks() {
+  unsigned chunks = 0;
+  for (const BinId bin : all_bins()) {
+    visit_chunks(bin, [&](Descriptor& d) {
+      uint64_t any = 0;
+      for (unsigned w = 0; w < kPageWords; ++w) any |= d.aged(w).exchange(0, order::relaxed);
+      chunks += any != 0;
+      return true;
+    });
+  }
+  return chunks;
+}
+
+// A heap of which too much is free, but nowhere a quarter of a chunk: no call looks through all of it.
+TEST_F(Clock, ACallLooksAtFewChunks) {
+  options.housekeeper = kHousekeeperOff;  // as above
+  options.dirty_floor = 1;
+  options.decay = 3600000;
+  const int result = in_child([] {
+    constexpr size_t kSize = 20 * kKiB;
+    constexpr unsigned kChunks = 6 * kStepChunks;
+    std::vector<void*> objects;
+    for (unsigned i = 0; i < kChunks * info_of(bin_of(kSize)).objects; ++i) objects.push_back(alloc(kSize));
+    for (size_t i = 0; i < objects.size(); ++i) {
+      if (i % 13 < 3) free_object(objects[i]);
+    }
+    take_aged_marks();  // of the calls above
+    forget_recent_live();
+    if (dirty_excess() < kMiB) return kFailed;
+    const size_t before = dirty();
+    for (unsigned call = 0; call < 3; ++call) {
+      forget_recent_live();
+      clock_after_slow_call();
+      const unsigned marked = take_aged_marks();
+      if (marked == 0 || marked > 3 * kStepChunks) return kFailed;  // for the bound twice, in a tick once
+    }
+    if (before - dirty() > 3 * kStepBytes) return kFailed;  // ticks
+    // The ticks come by each of them all the same.
+    options.decay = 0;
+    clock_after_slow_call();
+    return dirty() == 0 ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
 TEST_F(Clock, UnderTheFloorNothingGoesBeforeItsTime) {
   options.housekeeper = kHousekeeperOff;  // as above
   options.dirty_floor = 64;

@@ -211,6 +211,67 @@ TEST_P(Purge, GoesInStepsOfAboutWhatIsAsked) {
   EXPECT_GE(purged + 18 * 64 * kKiB, static_cast<size_t>(sum));
 }
 
+// Chunks of the bins that have aged marks.
+unsigned aged_chunks(const std::vector<BinId>& some) {
+  unsigned n = 0;
+  for (const BinId bin : some) {
+    visit_chunks(bin, [&](Descriptor& d) {
+      uint64_t any = 0;
+      for (unsigned w = 0; w < kPageWords; ++w) any |= d.aged(w).load(order::relaxed);
+      n += any != 0;
+      return true;
+    });
+  }
+  return n;
+}
+
+TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
+  const std::vector<BinId> some = {bin_of(200), bin_of(3000), bin_of(32 * kKiB)};
+  constexpr unsigned kChunksOfEach = 9;
+  for (const BinId bin : some) {
+    std::vector<void*> objects = take_filled(bin, kChunksOfEach * info_of(bin).objects);
+    give(bin, objects);
+  }
+  // A round in steps of any length, which purges nothing, since nothing has aged, and ages all.
+  PurgeRound round;
+  PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 4, false};
+  bool complete = false;
+  for (unsigned before = 0; !complete;) {
+    EXPECT_EQ(purge_bins_step(round, step, &complete), 0u);
+    const unsigned now = aged_chunks(some);
+    EXPECT_LE(now, before + step.most_chunks);
+    EXPECT_TRUE(complete || now == before + step.most_chunks) << "each is another one";
+    before = now;
+  }
+  EXPECT_GE(aged_chunks(some), kChunksOfEach * some.size());
+  // The second visit takes what has aged, in steps of bytes.
+  step = {PurgeWhich::kAged, kMiB, kChunkShift, ~0u, false};
+  unsigned steps = 0;
+  for (complete = false; !complete; ++steps) EXPECT_LE(purge_bins_step(round, step, &complete), 4 * kMiB);
+  EXPECT_GE(steps, kChunksOfEach * some.size() / 2);
+  EXPECT_EQ(delta_.dirty(), 0);
+}
+
+TEST_P(Purge, AStepThatGoesAroundEndsWhereItCameIn) {
+  const BinId bin = bin_of(3000), other = bin_of(200);
+  std::vector<void*> objects = take_filled(bin, 8 * info_of(bin).objects), others = take_filled(other, 20000);
+  give(bin, objects);
+  give(other, others);
+  PurgeRound round;
+  PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 5, false};
+  EXPECT_EQ(purge_bins_step(round, step), 0u);
+  const unsigned all = aged_chunks(all_bins());
+  EXPECT_EQ(all, 5u);
+  // Goes by the others, and by those five: once, or what it ages there would go in the same step.
+  step = {PurgeWhich::kAged, kNoLimit, kChunkShift, ~0u, true};
+  const int64_t dirty = delta_.dirty();
+  EXPECT_GT(purge_bins_step(round, step), 0u) << "the five";
+  EXPECT_LT(delta_.dirty(), dirty);
+  EXPECT_GE(delta_.dirty(), 2 * static_cast<int64_t>(kChunkBytes)) << "the others";
+  purge_bins_step(round, step);
+  EXPECT_EQ(delta_.dirty(), 0);
+}
+
 TEST_P(Purge, NeighboursGoInOneCall) {
   for (const BinId bin : {bin_of(8), bin_of(64), bin_of(1000), bin_of(3000)}) {
     std::vector<void*> objects = take_filled(bin, info_of(bin).objects);

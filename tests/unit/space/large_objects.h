@@ -35,10 +35,20 @@ char* alloc(size_t size, size_t alignment = 1, bool zeroed = false) {
 // An object of so many steps, whatever its cache line.
 char* alloc_steps(size_t steps) { return alloc(steps * step - kLineOffsetMost); }
 size_t usable(const void* object) { return large_place(object).usable; }
+// What an object that starts there has for the program: units of 4 KiB, up to three of which are spare.
+[[maybe_unused]] size_t usable_from(size_t size, size_t offset) {
+  const size_t all = round_up(size + kLineOffsetMost, step), needed = round_up(size + kLineOffsetMost, kSpareUnit);
+  return (all - needed < 3 * kSpareUnit ? needed : all - 3 * kSpareUnit) - offset;
+}
 char* start_of(const void* object) {
   return reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(object), kGranuleBytes));
 }
 [[maybe_unused]] size_t offset_of(const void* object) { return reinterpret_cast<uintptr_t>(object) % kGranuleBytes; }
+
+// All that the object holds, with what is spare.
+[[maybe_unused]] void touch_granules(void* object) {
+  memset(object, 1, round_up(offset_of(object) + usable(object), step) - offset_of(object));
+}
 
 [[maybe_unused]] void fill(void* object, size_t bytes, unsigned seed) {
   auto* at = static_cast<unsigned char*>(object);

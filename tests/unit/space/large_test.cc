@@ -12,7 +12,7 @@ TEST_F(Large, AnObjectIsWholeGranulesFromACacheLineOfItsFirstPage) {
     EXPECT_EQ(chunk_code(object), kCodeLarge);
     EXPECT_TRUE(aligned_to(object, 64));
     EXPECT_LE(offset_of(object), kLineOffsetMost);
-    EXPECT_EQ(usable(object), round_up(size + kLineOffsetMost, step) - offset_of(object)) << size;
+    EXPECT_EQ(usable(object), usable_from(size, offset_of(object))) << size;
     EXPECT_GE(usable(object), large_good_size(size));
     memset(object, 1, usable(object));
     EXPECT_EQ(large_stats().objects, 1u);
@@ -286,12 +286,12 @@ TEST_F(Large, ShrinkingGivesBackWhatIsTooMuch) {
   memset(object, 7, usable(object));
   char* const cut = object + 2 * kMiB;
   EXPECT_TRUE(large_resize(object, kMiB));
-  EXPECT_EQ(usable(object), round_up(kMiB + offset_of(object), step) - offset_of(object));
+  EXPECT_EQ(usable(object), usable_from(kMiB, offset_of(object)));
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(round_up(5 * kMiB + kLineOffsetMost, step) -
                                                  round_up(kMiB + offset_of(object), step)));
   EXPECT_FALSE(large_place(cut).holds(cut));
   char* const other = alloc(3 * kMiB);
-  EXPECT_EQ(start_of(other), object + usable(object)) << "it serves others at once";
+  EXPECT_EQ(start_of(other), start_of(object) + round_up(kMiB + offset_of(object), step)) << "it serves others at once";
   expect_exact_accounts();
   free_all({object, other});
 }
@@ -469,10 +469,10 @@ TEST_F(Large, AccountsAreWhatTheKernelSays) {
   std::vector<char*> live;
   for (unsigned i = 0; i < 300; ++i) {
     live.push_back(alloc(20 * kKiB + random() % (3 * kMiB)));
-    memset(live.back(), 1, usable(live.back()));
+    touch_granules(live.back());
     if (random() % 3 == 0) {
       const size_t size = 40 * kKiB + random() % (2 * kMiB);
-      if (large_resize(live.back(), size)) memset(live.back(), 1, usable(live.back()));
+      if (large_resize(live.back(), size)) touch_granules(live.back());
     }
     while (live.size() > 8) {
       std::swap(live[random() % live.size()], live.back());
