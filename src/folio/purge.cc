@@ -225,8 +225,8 @@ struct ChunkPlace {
   static const char* chunk_at(uint64_t number) { return reinterpret_cast<const char*>(number << kChunkShift); }
 };
 
-// Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, behind `from` and not behind `last`, until
-// it returns false.
+// Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, behind `from` and not behind `last`,
+// until it returns false.
 template <class Visit>
 bool visit_dirty(unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.

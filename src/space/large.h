@@ -11,8 +11,8 @@
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
 //               | live : 1 | lent : 1 | 0 : 6 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
-//               spare: 4 KiB units at the end that nobody asked for. They are not usable, so that a program which counts
-//               by usable size (redis by its limit) counts what it touches.
+//               spare: 4 KiB units at the end that nobody asked for. They are not usable, so that a program which
+//               counts by usable size (redis by its limit) counts what it touches.
 //
 //   take     choose a run of clear bits; set them word by word in ascending order; one that was set meanwhile: take all
 //            back and choose again. Commit its words. Write the entry.
@@ -78,8 +78,8 @@ static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 inline constexpr uint32_t kEntryLive = uint32_t{1} << 31, kEntryLent = uint32_t{1} << 30;
 inline constexpr unsigned kEntryLinesShift = 16, kEntrySpareShift = 22;
 inline constexpr size_t kSpareUnit = 4096;
-// For an object of `size` bytes from `offset` on. What it does not need is counted as if it started at the last line, so
-// that large_good_size() holds wherever it starts.
+// For an object of `size` bytes from `offset` on. What it does not need is counted as if it started at the last line,
+// so that large_good_size() holds wherever it starts.
 inline uint32_t make_entry(unsigned granules, size_t offset, size_t size) {
   const size_t units = round_up(size + kLineOffsetMost, kSpareUnit) / kSpareUnit;
   const size_t has = (size_t{granules} << kGranuleShift) / kSpareUnit;
