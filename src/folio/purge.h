@@ -33,8 +33,8 @@ inline constexpr unsigned kWorthACall = 2;
 
 // The same in steps, for the program's calls, which must not look at every chunk of a large heap: each step goes on
 // where the last one of its round ended, looks at no more than so many chunks, and marks as aged what it leaves there.
-// So what a chunk has free goes at the second visit. *complete: the last chunk was reached; the next step starts another
-// round. With `around` it goes on from the first one instead, up to where it came in.
+// So what a chunk has free goes at the second visit. *complete: the last chunk was reached; the next step starts
+// another round. With `around` it goes on from the first one instead, up to where it came in.
 struct PurgeRound {
   Atomic<uint64_t> at{0};  // bin and number of the last chunk that was done
 };
