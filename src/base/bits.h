@@ -45,6 +45,25 @@ constexpr uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
   return low;
 }
 
+// The bits of runs of at least `count`; a run at either end counts, since it may go on beyond.
+constexpr uint64_t in_long_runs(uint64_t word, unsigned count) {
+  if (count <= 1) return word;
+  const unsigned most = count < 64 ? count : 64;
+  uint64_t found = word;  // from there on `have` bits are set; those behind the last count as set
+  unsigned have = 1;
+  for (; have < most && found != 0;) {
+    const unsigned more = have < most - have ? have : most - have;
+    found &= found >> more | ~(~uint64_t{0} >> more);
+    have += more;
+  }
+  for (unsigned wide = 1; wide < have;) {
+    const unsigned more = wide < have - wide ? wide : have - wide;
+    found |= found << more;
+    wide += more;
+  }
+  return found | (word & ~(word + 1));
+}
+
 // Calls visit(word, mask, first bit) for the words of `count` bits from bit `from` of a row of words, in ascending
 // order, until it returns false.
 template <class Visit>

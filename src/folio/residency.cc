@@ -158,8 +158,27 @@ void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
 
 }  // namespace
 
+namespace {
+
+// Whether pages of which objects were taken are all there, and none has a mark.
+bool all_in_use(Descriptor& d, Pages pages) {
+  uint64_t change = 0;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
+    const uint64_t dirty = d.dirty(w).load(order::seq_cst);
+    change |= mask & (dirty | d.aged(w).load(order::relaxed) | ~resident_in(d, w));  // relaxed: marks
+  });
+  return change == 0;
+}
+
+}  // namespace
+
 void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
   const ChunkPages chunk(d);
+  if (all_in_use(d,
+                 chunk.of({folio * kFolioObjects + lowest_bit(mine), folio * kFolioObjects + highest_bit(mine) + 1}))) {
+    return;
+  }
   PageChange change;
   unsigned fresh = 0;  // the last page that was not there, and 1
   visit_pages_of(chunk, folio, mine, [&](Pages pages) {
@@ -189,20 +208,20 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
 
 namespace {
 
-// Of neighbours in a folio that were given back: the pages that only they touch are free while they are, those at
-// either end may be. One look at the folio's word serves all but these.
-void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, unsigned at, unsigned length,
+// Objects `given` of a run of free ones were given back. Pages that only the run touches are free while it is, those at
+// either end of it may be. One look at the folio's word serves all but these.
+void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, uint64_t run, uint64_t given,
                 PageChange& change) {
-  const unsigned first = folio * kFolioObjects + at;
-  const Pages pages = chunk.of({first, first + length}), inside = chunk.inside({first, first + length});
-  const bool shares_low = pages.first < inside.first, one = pages.end - pages.first == 1;
-  const bool low = shares_low && is_free(d, chunk, pages.first);
-  const bool high = pages.end > inside.end && !(shares_low && one) && is_free(d, chunk, pages.end - 1);
-  const Pages free = {low ? pages.first : inside.first, high ? pages.end : inside.end};
+  const unsigned before = folio * kFolioObjects;
+  const Pages pages = chunk.of({before + lowest_bit(given), before + highest_bit(given) + 1}),
+              inside = chunk.inside({before + lowest_bit(run), before + highest_bit(run) + 1});
+  Pages free = pages;
+  const bool shares_low = pages.first<inside.first, shares_high = pages.end> inside.end;
+  if (shares_low && !is_free(d, chunk, pages.first)) ++free.first;
+  if (shares_high && free.first < free.end && !is_free(d, chunk, pages.end - 1)) --free.end;
   bool any = false;
   visit_words_of(free, [&](unsigned w, uint64_t mask) { any |= set_marks(d, w, mask, change) != 0; });
   if (!any) return;
-  const uint64_t run = low_mask(length) << at;
   const uint64_t again =
       d.occupancy(chunk.info(), folio).load(order::seq_cst) & run;  // [page] seq_cst: the second look
   for (unsigned page = free.first; page < free.end; ++page) {
@@ -214,11 +233,14 @@ void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, unsigned
 
 }  // namespace
 
+// Of frees in random order few free a page: runs of free objects that are too short for one are dropped at once. Where
+// they do, a run at a time, not an object.
 void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change) {
+  const uint64_t free = in_long_runs(~left, objects_a_page(d.info())) & d.valid(folio);
+  if ((given & free) == 0) return;
   const ChunkPages chunk(d);
-  const unsigned least = objects_a_page(chunk.info());
-  visit_runs(given, kFolioObjects, [&](unsigned at, unsigned length, uint64_t) {
-    if (!is_hemmed_in(at, left, least)) mark_given(d, chunk, folio, at, length, change);
+  visit_runs(free, kFolioObjects, [&](unsigned, unsigned, uint64_t run) {
+    if ((run & given) != 0) mark_given(d, chunk, folio, run, run & given, change);
   });
 }
 

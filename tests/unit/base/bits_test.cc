@@ -75,6 +75,21 @@ TEST(Bits, StartsOfRunsAreThoseOfBitsInARow) {
   }
 }
 
+TEST(Bits, LongRuns) {
+  std::vector<uint64_t> words = interesting_words();
+  std::mt19937_64 random(1);
+  for (unsigned i = 0; i < 2000; ++i) words.push_back(random() | random() | (i % 2 == 0 ? random() : 0));
+  for (const uint64_t word : words) {
+    for (const unsigned count : {0u, 1u, 2u, 3u, 5u, 8u, 13u, 32u, 63u, 64u, 512u}) {
+      uint64_t expected = 0;
+      visit_runs(word, 64, [&](unsigned at, unsigned length, uint64_t mask) {
+        if (length >= count || at == 0 || at + length == 64) expected |= mask;
+      });
+      ASSERT_EQ(in_long_runs(word, count), expected) << std::hex << word << " " << count;
+    }
+  }
+}
+
 TEST(Bits, RunsOfSetBitsInPieces) {
   for (const uint64_t word : interesting_words()) {
     for (const unsigned most : {1u, 5u, 64u}) {
