@@ -68,12 +68,10 @@ def bound(figures: dict[str, int], base: dict[str, int]) -> str | None:
 def exact(figures: dict[str, int]) -> str | None:
     """Whether the statistics know what is live, when nothing moves."""
     held, told = figures["live_held"], figures["live"]
-    lost = figures["untold"] * LOST
-    if held <= told <= held + LIBC + lost:
+    others = LIBC + figures["untold"] * LOST + figures["spare"]
+    if held <= told <= held + others:
         return None
-    return (
-        f"statistics: {told} bytes are live, they say; the program holds {held}, and at most {LIBC + lost} are others'"
-    )
+    return f"statistics: {told} bytes are live, they say; the program holds {held}, and at most {others} are others'"
 
 
 @dataclass

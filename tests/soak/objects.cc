@@ -103,6 +103,12 @@ void check_made(const Object& object) {
 void charge(const Object& object, Count& who, int sign) {
   const auto bytes = static_cast<int64_t>(malloc_usable_size(object.at));
   who.live.fetch_add(sign * bytes, std::memory_order_relaxed);
+  // Statistics count whole granules of 16 KiB. An aligned object may be a large one whatever its size.
+  constexpr int64_t kMediumMost = 32832, kHugeFrom = (8 << 20) + 16384, kSpareMost = 3 * 4096;
+  const bool starts_granule = reinterpret_cast<uintptr_t>(object.at) % 16384 == 0;
+  if ((bytes > kMediumMost || starts_granule) && bytes <= kHugeFrom) {
+    who.spare.fetch_add(sign * kSpareMost, std::memory_order_relaxed);
+  }
 }
 
 using FreeSized = void (*)(void*, size_t);

@@ -6,7 +6,7 @@
 //
 // Commands on standard input, one letter each; what it answers on standard output, a line each:
 //
-//   r   all come to rest, queues are emptied          "rest live_held=BYTES untold=COUNT"
+//   r   all come to rest, queues are emptied          "rest live_held=BYTES spare=BYTES untold=COUNT"
 //   e   the same, and everything is freed             the same
 //   s   statistics                                    "stats live=... cached=... ..."
 //   g   all go on                                     "going"
@@ -133,9 +133,12 @@ void order(Order what) {
 void come_to_rest(bool everything) {
   order(kRest);
   order(everything ? kEmpty : kDrain);
-  int64_t live = 0;
-  for (const Count& count : counts) live += count.live.load(std::memory_order_relaxed);
-  tell("rest live_held=%ld untold=%lu\n", live, untold_ends.load());
+  int64_t live = 0, spare = 0;
+  for (const Count& count : counts) {
+    live += count.live.load(std::memory_order_relaxed);
+    spare += count.spare.load(std::memory_order_relaxed);
+  }
+  tell("rest live_held=%ld spare=%ld untold=%lu\n", live, spare, untold_ends.load());
 }
 
 void tell_stats() {

@@ -69,7 +69,8 @@ __attribute__((format(printf, 1, 2))) void tell(const char* format, ...);
 enum Actor : unsigned { kChurner = kWorkers, kParent, kAsker, kActors };
 struct alignas(64) Count {
   std::atomic<uint64_t> steps{0};
-  std::atomic<int64_t> live{0};  // usable bytes of objects made, less those freed; may be negative, the sum is not
+  std::atomic<int64_t> live{0};   // usable bytes of objects made, less those freed; may be negative, the sum is not
+  std::atomic<int64_t> spare{0};  // what large ones among them may have beyond that, in granules that nobody asked for
 };
 extern Count counts[kActors];
 extern std::atomic<uint64_t> untold_ends;  // of threads that Folio is not told of
