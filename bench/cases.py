@@ -133,8 +133,15 @@ CASES = [
             (0, "random", 10_000_000),
         ]
     ),
+    *(
+        malloc_test(f"malloc-test {n}+{n}, {name}", f"pairs={n}", f"size={size}", f"objects={objects}")
+        for n in (8, 32)
+        for size, name, objects in [(64, "64 B", 30_000_000), (1024, "1024 B", 10_000_000)]
+    ),
+    malloc_test("malloc-test 4+4, 8 to 48 B", "pairs=4", "size=0", "min=8", "max=48", "objects=30000000"),
     malloc_test("malloc-test 1+1, random, all touched", "pairs=1", "size=0", "objects=10000000", "touch=2"),
     larson(2),
+    larson(8),
     larson(16),
     Case(
         "vyukov chain",
@@ -174,12 +181,15 @@ CASES = [
     tight_loop("ideal stack", "ideal=1", kind=LIMIT),
     tight_loop("ideal stack, batches", "ideal=1", "batch=200", kind=LIMIT),
     Case("lever-boreham 1 thread", "lever_boreham", ["threads=1"], [SPEED], ["pairs=10000000"]),
-    Case(
-        "lever-boreham 2 threads",
-        "lever_boreham",
-        ["threads=2"],
-        [SPEED, Figure("slowest_by_fastest", "slowest thread", "x fastest")],
-        ["pairs=10000000"],
+    *(
+        Case(
+            f"lever-boreham {threads} threads",
+            "lever_boreham",
+            [f"threads={threads}"],
+            [SPEED, Figure("slowest_by_fastest", "slowest thread", "x fastest")],
+            ["pairs=10000000"],
+        )
+        for threads in (2, 5)
     ),
     symmetric_exchange("symmetric exchange 2 threads, 64 B", "threads=2", "size=64"),
     symmetric_exchange("symmetric exchange 2 threads, random", "threads=2"),

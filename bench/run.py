@@ -26,6 +26,7 @@ if __name__ == "__main__":
     environment.enter()
 
 import goals
+import headlines
 import html_report
 import precision
 from applications import Application, installed, matching
@@ -104,6 +105,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="cases whose name or program has WORD")
     parser.add_argument("--full", action="store_true", help="all cases and applications, without a limit of time")
     parser.add_argument("--quick", action="store_true", help="small parameters: checks that all runs, measures little")
+    parser.add_argument("--headlines", action="store_true", help="the results of the documents (bench/headlines.py)")
     parser.add_argument("--list", action="store_true", help="list the cases")
     add_arguments(parser)
     arguments = parser.parse_args()
@@ -139,6 +141,9 @@ def choose_cases(arguments: argparse.Namespace) -> list[Case]:
         if not chosen:
             raise BenchError(f"no case has {' or '.join(arguments.only)} in its name; bench/run.py --list shows them")
         return chosen
+    if arguments.headlines:
+        named = {headline.case for headline in headlines.HEADLINES}
+        return [case for case in CASES if case.name in named]
     if arguments.full or arguments.quick:
         return all_cases()
     if arguments.minutes is None:
@@ -324,6 +329,8 @@ def write_report(records: list[Record], base: Path, percent: float | None) -> tu
     text = f"{heading(records)}{' ' if known else ''}{known}\n\n{markdown(results)}\n"
     if goals.concern(results):
         text += f"\nWhat Folio is to reach:\n\n{goals.table(goals.goals(results))}\n"
+    if headlines.concern(results):
+        text += f"\nWhat the documents report, and the same here:\n\n{headlines.table(headlines.rows(results))}\n"
     base.with_suffix(".md").write_text(text)
     page = base.with_suffix(".html")
     page.write_text(html_report.page(results, records))

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import applications
 import cases
 import goals
+import headlines
 import html_complexity
 import html_plots
 import html_report
@@ -311,6 +312,46 @@ class TestGoals:
         pairs = [({1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}), ({1: 8.0, 2: 8.0}, {1: 1.0, 2: 1.0})]
         found = st.mean_ratio_interval(pairs)
         assert (found.value, found.low, found.high) == pytest.approx((4, 4, 4))
+
+
+class TestHeadlines:
+    CASE = "malloc-test 1+1, 64 B"
+
+    def row(self, **speeds):
+        runs = run_of(self.CASE, "ops_per_second", **{name.replace("_", "-"): v for name, v in speeds.items()})
+        names = list(dict.fromkeys(sample.allocator for sample in runs))
+        found = headlines.rows(report.Results(list(cases.CASES), names, runs))
+        return next(row for row in found if row.headline.case == self.CASE)
+
+    def test_its_cases_and_figures_exist(self):
+        named = {case.name: case for case in cases.CASES}
+        for headline in headlines.HEADLINES:
+            assert goals.figure_of(named[headline.case], headline.key) is not None, headline
+
+    @pytest.mark.parametrize(
+        ("speeds", "verdict"),
+        [
+            ({"folio": 2.2, "jemalloc": 1, "supermalloc": 2.1}, goals.REACHED),
+            ({"folio": 2.0, "jemalloc": 1, "supermalloc": 1.5}, goals.MISSED),  # not 2.1 times its field
+            ({"folio": 2.2, "jemalloc": 1, "supermalloc": 2.3}, goals.MISSED),  # behind the document's own
+            ({"folio": 2.2, "jemalloc": 1}, goals.NOT_MEASURED),  # without it
+            ({"folio": 2.2, "supermalloc": 1}, goals.NOT_MEASURED),  # without its field
+        ],
+    )
+    def test_a_verdict_takes_both(self, speeds, verdict):
+        assert self.row(**speeds).verdict == verdict
+
+    def test_the_field_is_the_documents(self):
+        row = self.row(folio=3, glibc=1, jemalloc_debian=2, rpmalloc=9, supermalloc=1)
+        assert row.best == "jemalloc-debian"
+        assert (row.ahead.value, row.own_ahead.value, row.beside_own.value) == (1.5, 0.5, 3.0)
+
+    def test_where_less_is_better(self):
+        runs = run_of("vyukov chain", "peak_by_live", folio=1.0, glibc=2.0, supermalloc=1.5)
+        found = headlines.rows(report.Results(list(cases.CASES), ["folio", "glibc", "supermalloc"], runs))
+        row = next(r for r in found if r.headline.case == "vyukov chain" and r.headline.key == "peak_by_live")
+        assert row.verdict == goals.REACHED
+        assert "2.00 x glibc" in headlines.table([row])
 
 
 class TestPrecision:
