@@ -13,7 +13,7 @@ constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the 
 
 constinit Atomic<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
-constexpr int64_t kWaitLeast = int64_t{1} << 20;
+constexpr int64_t kWaitLeast = int64_t{1} << 20, kWaitMost = int64_t{4} << 20;
 constinit Atomic<int64_t> wait_until{0};  // after so many: what must be dirty before the next one
 
 // Relaxed: estimates.
@@ -86,8 +86,10 @@ void note_pass(bool in_vain) {
   passes_in_vain.store(passes, order::relaxed);  // relaxed: see above
   if (passes < kInVainMost) return;
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
-  // relaxed: see above
-  wait_until.store(dirty + (dirty / 8 > kWaitLeast ? dirty / 8 : kWaitLeast), order::relaxed);
+  // At most what costs as much to free as such a pass, of few chunks, costs: a heap that is freed in random order has
+  // nowhere a quarter of a chunk to give, and soon everywhere. (Without that bound 100 MiB stayed of 256, in place of 75.)
+  const int64_t wait = most_of(kWaitLeast, dirty / 8 < kWaitMost ? dirty / 8 : kWaitMost);
+  wait_until.store(dirty + wait, order::relaxed);  // relaxed: see above
 }
 
 }  // namespace folio

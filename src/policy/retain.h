@@ -40,7 +40,7 @@ bool timekeeper_runs();
 
 // After a pass of the program's calls over what may be purged. When some in a row were in vain, because the kernel
 // refused, or because what is free lies too far scattered to be worth it, the next one waits until an eighth more is
-// dirty, or for the next tick.
+// dirty, 1 to 4 MiB, or for the next tick.
 void note_pass(bool in_vain);
 
 }  // namespace folio

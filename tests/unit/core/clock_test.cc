@@ -178,6 +178,27 @@ TEST_F(Clock, CachesDoNotKeepThePagesOfAHeapThatIsGone) {
   EXPECT_EQ(result, kPassed);
 }
 
+// In random order no chunk has a quarter to give for long; then all have.
+TEST_F(Clock, WhatIsFreedInRandomOrderKeepsTheBoundToo) {
+  options.housekeeper = kHousekeeperOff;  // as above
+  options.dirty_floor = 2;
+  options.decay = 3600000;
+  const int result = in_child([] {
+    std::minstd_rand random(1);
+    std::vector<void*> objects;
+    for (size_t bytes = 0; bytes < 256 * kMiB;) {
+      const size_t size = 600 + random() % 3400;
+      objects.push_back(alloc(size));
+      bytes += size;
+    }
+    std::shuffle(objects.begin(), objects.end(), random);
+    for (void* object : objects) free_object(object);
+    // What may stay for the next turn, the floor, two steps and slack.
+    return dirty() <= static_cast<size_t>(kTolerated) + 12 * kMiB ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
 TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
   options.housekeeper = kHousekeeperOff;  // as above
   options.dirty_floor = 1;

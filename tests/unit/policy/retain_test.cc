@@ -134,6 +134,29 @@ TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
   }
 }
 
+TEST(Retain, PassesInVainAreRepeatedWhenALittleMoreIsDirty) {
+  const SavedOptions saved;
+  options.dirty_floor = 1;
+  for (const auto& [dirty, wait] : {std::pair{4, 1}, {16, 2}, {100, 4}, {5000, 4}}) {
+    const Counts counts(0, dirty * kSigned, false);
+    forget_recent_live();
+    note_pass(true);
+    EXPECT_GT(dirty_excess(), 0u) << "one may be chance";
+    note_pass(true);
+    EXPECT_EQ(dirty_excess(), 0u);
+    {
+      const Counts almost(0, wait * kSigned - 1, false);
+      EXPECT_EQ(dirty_excess(), 0u) << dirty;
+    }
+    {
+      const Counts more(0, wait * kSigned, false);
+      EXPECT_GT(dirty_excess(), 0u) << dirty;
+    }
+    forget_recent_live();
+    EXPECT_GT(dirty_excess(), 0u) << "at a tick";
+  }
+}
+
 TEST(Retain, WithoutDecayNothingIsTolerated) {
   const SavedOptions saved;
   options.decay = 0;
