@@ -87,7 +87,7 @@ void note_pass(bool in_vain) {
   if (passes < kInVainMost) return;
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
   // At most what costs as much to free as such a pass, of few chunks, costs: a heap that is freed in random order has
-  // nowhere a quarter of a chunk to give, and soon everywhere. (Without that bound 100 MiB stayed of 256, in place of 75.)
+  // nowhere a quarter of a chunk to give, and soon everywhere. (Without that bound 100 MiB of 256 stayed, not 75.)
   const int64_t wait = most_of(kWaitLeast, dirty / 8 < kWaitMost ? dirty / 8 : kWaitMost);
   wait_until.store(dirty + wait, order::relaxed);  // relaxed: see above
 }
