@@ -105,10 +105,10 @@ bool tick_in_steps() {
   size_t purged = 0;
   // Relaxed: a mark. Bins once in a tick: a step marks as aged what the next round is to purge.
   if (!bins_done.load(order::relaxed)) {
-    bool complete;
     const PurgeStep step{PurgeWhich::kAged, kStepBytes, kChunkShift, kStepChunks, false};
-    purged = purge_bins_step(tick_round, step, &complete);
-    if (!complete) return false;
+    const PurgeStepDone done = purge_bins_step(tick_round, step);
+    if (!done.complete) return false;
+    purged = done.purged;
     bins_done.store(true, order::relaxed);  // relaxed: as above
   }
   if (purged < kStepBytes) purged += purge_beyond_bins(PurgeWhich::kAged, kStepBytes - purged);
@@ -311,15 +311,17 @@ void note_work() {
 // purge anything at once, by which a program with 64 buffers of up to 1 MiB touched new pages at every turn. Not every
 // chunk is looked at: where none of so many has a quarter to give, few have. (A heap of 100 GiB of which half was freed
 // at random looked at 51,000 of them in each slow call, and did not come to an end.)
-size_t purge_for_bound(size_t excess, size_t most_bytes) {
+size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   PurgeStep step{PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true};
-  size_t purged = purge_bins_step(bound_round, step);
+  const PurgeStepDone done = purge_bins_step(bound_round, step);
+  size_t purged = done.purged;
+  *in_vain = !done.worthwhile;
   if (purged < most_bytes) purged += purge_beyond_bins(step.which, most_bytes - purged);
   if (purged >= most_bytes) return purged;
   age_beyond_bins();
   if (excess <= kExcessMost) return purged;
   step = {PurgeWhich::kNow, most_bytes - purged, kWorthACall, kStepChunks, true};
-  purged += purge_bins_step(bound_round, step);
+  purged += purge_bins_step(bound_round, step).purged;
   return purged < most_bytes ? purged + purge_beyond_bins(step.which, most_bytes - purged) : purged;
 }
 
@@ -339,9 +341,10 @@ FOLIO_NOINLINE void keep_bound() {
   // In steps, larger the further it has got: 62 frees of scattered objects can free as many pages.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
-  const size_t purged = options.decay == 0 ? purge_all_excess(excess) : purge_for_bound(excess, most);
+  bool in_vain = true;
+  const size_t purged = options.decay == 0 ? purge_all_excess(excess) : purge_for_bound(excess, most, &in_vain);
   if (purged != 0) note_purged_to_bound();
-  note_pass(purged == 0);
+  note_pass(purged == 0 && in_vain);
 }
 
 }  // namespace

@@ -159,6 +159,15 @@ class Batch {
   unsigned count_ = 0, held_ = 0, purged_ = 0;  // runs; pages
 };
 
+// How many pages a chunk must have to give: a share of those that are there.
+unsigned least_worth(Descriptor& d, unsigned worth_shift) {
+  if (worth_shift >= kChunkShift) return 0;
+  unsigned there = 0;
+  // Relaxed: an estimate.
+  for (unsigned w = 0; w < kPageWords; ++w) there += popcount(d.resident(w).load(order::relaxed));
+  return there >> worth_shift;
+}
+
 size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, Left* left) {
   PageChange change;
   Choice choice = choose(d, which, huge(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
@@ -166,7 +175,7 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   const unsigned pages = static_cast<unsigned>(kChunkBytes / page);
   const bool is_huge = huge(d);
   const unsigned worth = is_huge && which == PurgeWhich::kAged && worth_shift > kBreakShift ? kBreakShift : worth_shift;
-  const bool spare = choice.count < pages >> worth;
+  const bool spare = choice.count < least_worth(d, worth);
   // Of a huge page, what lies before the first object and behind the last one is resident too.
   if (choice.count != 0 || !is_huge) add_outside(d, &choice);
   // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
@@ -208,12 +217,16 @@ size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned 
   return purged;
 }
 
-void age_chunk(Descriptor& d) {
+// Returns how many pages are dirty.
+unsigned age_chunk(Descriptor& d) {
+  unsigned pages = 0;
   for (unsigned w = 0; w < kPageWords; ++w) {
     // Relaxed: marks only delay or hasten a purge.
     const uint64_t dirty = d.dirty(w).load(order::relaxed);
+    pages += popcount(dirty);
     if ((dirty & ~d.aged(w).load(order::relaxed)) != 0) d.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: as above
   }
+  return pages;
 }
 
 // A chunk of a bin; number 0: before the bin's first one.
@@ -278,16 +291,17 @@ size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   return purged;
 }
 
-size_t purge_bins_step(PurgeRound& round, const PurgeStep& step, bool* complete) {
+PurgeStepDone purge_bins_step(PurgeRound& round, const PurgeStep& step) {
   const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point
   const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
   ChunkPlace now = start;
-  size_t purged = 0;
+  PurgeStepDone done{};
   unsigned refused = 0, looks = 0;
   const auto visit = [&](Descriptor& d) {
-    purged += purge_chunk(d, step.which, step.most_bytes - purged, step.worth_shift, &refused);
-    if (purged >= step.most_bytes) return false;  // perhaps in the middle of it
-    age_chunk(d);
+    done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift, &refused);
+    if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of it
+    const unsigned dirty = age_chunk(d);
+    if (dirty != 0 && dirty >= least_worth(d, step.worth_shift)) done.worthwhile = true;
     now.number = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
     return ++looks < step.most_chunks;
   };
@@ -297,14 +311,13 @@ size_t purge_bins_step(PurgeRound& round, const PurgeStep& step, bool* complete)
     }
     return true;
   };
-  const bool ended = visit_bins_below(kBins);
-  if (ended) {
+  done.complete = visit_bins_below(kBins);
+  if (done.complete) {
     now = {1, 0};
     if (step.around && visit_bins_below(start.bin) && start.number != 0) visit_dirty(start.bin, {}, start, visit);
   }
-  if (complete != nullptr) *complete = ended;
   round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: as above
-  return purged;
+  return done;
 }
 
 void retry_refused() {

@@ -25,7 +25,7 @@ enum class PurgeWhich {
 };
 
 // Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of
-// 1 / 2^worth_shift of their pages to give. Returns bytes given back. Any thread, any time.
+// 1 / 2^worth_shift of the pages that they have to give. Returns bytes given back. Any thread, any time.
 size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
 // Pages that are free here and there cost a system call each: too dear for the program's own calls, while they are few.
 // They go at a tick.
@@ -33,8 +33,8 @@ inline constexpr unsigned kWorthACall = 2;
 
 // The same in steps, for the program's calls, which must not look at every chunk of a large heap: each step goes on
 // where the last one of its round ended, looks at no more than so many chunks, and marks as aged what it leaves there.
-// So what a chunk has free goes at the second visit. *complete: the last chunk was reached; the next step starts
-// another round. With `around` it goes on from the first one instead, up to where it came in.
+// So what a chunk has free goes at the second visit. With `around` it goes on from the first chunk behind the last one,
+// up to where it came in.
 struct PurgeRound {
   Atomic<uint64_t> at{0};  // bin and number of the last chunk that was done
 };
@@ -45,7 +45,12 @@ struct PurgeStep {
   unsigned most_chunks;
   bool around;
 };
-size_t purge_bins_step(PurgeRound& round, const PurgeStep& step, bool* complete = nullptr);
+struct PurgeStepDone {
+  size_t purged;    // bytes
+  bool complete;    // the last chunk was reached: the next step, unless around, starts another round
+  bool worthwhile;  // a chunk has its share to give the next time, unless it is used until then
+};
+PurgeStepDone purge_bins_step(PurgeRound& round, const PurgeStep& step);
 
 // Takes all of these objects, or none; false if one of them is taken.
 bool claim_objects(Descriptor& d, Objects objects, PageChange& change);

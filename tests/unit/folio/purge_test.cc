@@ -237,7 +237,10 @@ TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
   PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 4, false};
   bool complete = false;
   for (unsigned before = 0; !complete;) {
-    EXPECT_EQ(purge_bins_step(round, step, &complete), 0u);
+    const PurgeStepDone done = purge_bins_step(round, step);
+    EXPECT_EQ(done.purged, 0u);
+    EXPECT_TRUE(done.worthwhile || done.complete);
+    complete = done.complete;
     const unsigned now = aged_chunks(some);
     EXPECT_LE(now, before + step.most_chunks);
     EXPECT_TRUE(complete || now == before + step.most_chunks) << "each is another one";
@@ -247,7 +250,11 @@ TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
   // The second visit takes what has aged, in steps of bytes.
   step = {PurgeWhich::kAged, kMiB, kChunkShift, ~0u, false};
   unsigned steps = 0;
-  for (complete = false; !complete; ++steps) EXPECT_LE(purge_bins_step(round, step, &complete), 4 * kMiB);
+  for (complete = false; !complete; ++steps) {
+    const PurgeStepDone done = purge_bins_step(round, step);
+    EXPECT_LE(done.purged, 4 * kMiB);
+    complete = done.complete;
+  }
   EXPECT_GE(steps, kChunksOfEach * some.size() / 2);
   EXPECT_EQ(delta_.dirty(), 0);
 }
@@ -259,13 +266,13 @@ TEST_P(Purge, AStepThatGoesAroundEndsWhereItCameIn) {
   give(other, others);
   PurgeRound round;
   PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 5, false};
-  EXPECT_EQ(purge_bins_step(round, step), 0u);
+  EXPECT_EQ(purge_bins_step(round, step).purged, 0u);
   const unsigned all = aged_chunks(all_bins());
   EXPECT_EQ(all, 5u);
   // Goes by the others, and by those five: once, or what it ages there would go in the same step.
   step = {PurgeWhich::kAged, kNoLimit, kChunkShift, ~0u, true};
   const int64_t dirty = delta_.dirty();
-  EXPECT_GT(purge_bins_step(round, step), 0u) << "the five";
+  EXPECT_GT(purge_bins_step(round, step).purged, 0u) << "the five";
   EXPECT_LT(delta_.dirty(), dirty);
   EXPECT_GE(delta_.dirty(), 2 * static_cast<int64_t>(kChunkBytes)) << "the others";
   purge_bins_step(round, step);

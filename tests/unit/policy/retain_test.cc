@@ -152,6 +152,14 @@ TEST(Retain, PassesInVainAreRepeatedWhenALittleMoreIsDirty) {
       const Counts more(0, wait * kSigned, false);
       EXPECT_GT(dirty_excess(), 0u) << dirty;
     }
+    {
+      const Counts more(0, wait * kSigned, false);
+      note_pass(false);
+    }
+    EXPECT_GT(dirty_excess(), 0u) << "one that found something ends the wait";
+    note_pass(true);
+    note_pass(true);
+    EXPECT_EQ(dirty_excess(), 0u);
     forget_recent_live();
     EXPECT_GT(dirty_excess(), 0u) << "at a tick";
   }
