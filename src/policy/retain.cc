@@ -84,7 +84,7 @@ void note_pass(bool in_vain) {
   // Relaxed, all of them: estimates.
   const unsigned passes = in_vain ? passes_in_vain.load(order::relaxed) + 1 : 0;
   passes_in_vain.store(passes, order::relaxed);  // relaxed: see above
-  // What was worth nothing is by now. (A wait that outlived it kept a quarter of a burst that was freed in random order.)
+  // What was worth nothing is by now. (A wait that outlived it kept a quarter of a burst freed in random order.)
   if (!in_vain) wait_until.store(0, order::relaxed);  // relaxed: see above
   if (passes < kInVainMost) return;
   const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
