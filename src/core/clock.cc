@@ -71,6 +71,15 @@ size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shif
   return purged < most_bytes ? purged + purge_beyond_bins(which, most_bytes - purged) : purged;
 }
 
+size_t purge_some(size_t bytes) {
+  static constinit PurgeRound round;
+  size_t purged = purge_bins_step(round, {PurgeWhich::kAged, bytes, kChunkShift, kStepChunks, true}).purged;
+  if (purged < bytes) purged += purge_beyond_bins(PurgeWhich::kAged, bytes - purged);
+  if (purged >= bytes) return purged;
+  purged += purge_bins_step(round, {PurgeWhich::kAll, bytes - purged, kChunkShift, ~0u, true}).purged;
+  return purged < bytes ? purged + purge_beyond_bins(PurgeWhich::kAll, bytes - purged) : purged;
+}
+
 namespace {
 
 void age_everything() {

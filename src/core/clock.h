@@ -45,6 +45,10 @@ void clock_start_housekeeper_if_on();
 // Purges what is free of everything; of chunks what is worth it (purge.h). Returns bytes.
 size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
 
+// Purges up to about so many bytes that are free, aged ones rather. Goes on where the last call stopped, so that many
+// calls look at each chunk as often as one would. Returns bytes.
+size_t purge_some(size_t bytes);
+
 // Everything that can go now. Returns bytes given back.
 size_t clock_collect(const char* function);
 

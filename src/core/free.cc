@@ -42,7 +42,7 @@ void report_large(const void* object, const char* function) {
     line << "descriptor of chunk " << static_cast<const void*>(chunk_start(object)) << " is damaged";
     return report_misuse(line, "damaged-descriptor");
   }
-  if (place.holds(object)) {
+  if (place.holds_or_keeps_spare(object)) {
     line << "not the start of an object: inside a large object of " << static_cast<uint64_t>(place.usable)
          << " bytes at " << static_cast<const void*>(place.base);
     return report_misuse(line, "invalid-free");

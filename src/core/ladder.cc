@@ -33,11 +33,6 @@ void follow(Level level) {
   if (wanted) empty_shared_caches();
 }
 
-size_t purge_some(size_t bytes) {
-  const size_t aged = purge_everything(PurgeWhich::kAged, bytes);
-  return aged >= bytes ? aged : aged + purge_everything(PurgeWhich::kAll, bytes - aged);
-}
-
 // The third rung, in the order that costs the program least.
 size_t give_back(size_t bytes) {
   size_t given = purge_some(bytes);

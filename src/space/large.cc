@@ -108,6 +108,7 @@ LargePlace large_place(const void* address) {
     place.granule = g;
     place.base = granule_at(*f, g) + offset_in(entry);
     place.usable = usable_in(entry);
+    place.end = granule_at(*f, g + granules_in(entry));
     break;
   }
   return place;

@@ -119,10 +119,15 @@ struct LargePlace {
   unsigned granule;
   char* base;     // of the object; null if there is none before the address
   size_t usable;  // bytes from base on
+  char* end;      // of its granules
   bool starts(const void* address) const { return base != nullptr && base == address; }
-  bool holds(const void* address) const {
+  bool holds(const void* address) const { return lies_in(address, base + usable); }
+  bool holds_or_keeps_spare(const void* address) const { return lies_in(address, end); }
+
+ private:
+  bool lies_in(const void* address, const char* before) const {
     const auto* at = static_cast<const char*>(address);
-    return base != nullptr && at >= base && at < base + usable;
+    return base != nullptr && at >= base && at < before;
   }
 };
 LargePlace large_place(const void* address);
