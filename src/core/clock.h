@@ -33,8 +33,9 @@ void clock_after_slow_call();
 // The same after a call that no thread cache counts: of a huge object, or a large one that the CPU cache does not have.
 void clock_after_large_call();
 void clock_after_huge_free();
-// And after one that it has.
+// And after one of a large object that the CPU cache has, or has room for; and after the free of a watched object.
 void clock_after_cached_large_call();
+void clock_after_watched_free();
 
 // Sees to it that a housekeeper runs, unless it is off. False if there can be none. Calls functions of the libc that
 // take locks: not for a malloc or free.

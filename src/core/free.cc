@@ -73,7 +73,7 @@ void release_watched(void* object, BinId bin, const char* function) {
   if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);
   give_object(bin, object, function);
   watch_free(bin, object);
-  clock_after_cached_large_call();
+  clock_after_watched_free();
 }
 
 void release_huge(void* object, const char* function) {

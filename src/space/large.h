@@ -52,7 +52,8 @@ struct Field {
   uint32_t number;           // its place in the index
   struct FieldBlock* block;  // large_index.h
   Atomic<uint64_t> committed;
-  Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
+  // On lines of their own: every free reads what is before.
+  alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
   // Hint: in no word before it begins a free run of that many granules (counted from 1; or more) whose pages are there.
   Atomic<uint8_t> ready_from[64];
   Atomic<uint32_t> freed_at[64];  // of a word: what large_age() counted to when something was last freed in it

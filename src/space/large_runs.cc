@@ -1,15 +1,8 @@
 #include "space/large_runs.h"
 
-#include "os/os.h"
-
 namespace folio {
 
 constinit Atomic<uint32_t> age_now{0};
-
-unsigned granules_a_page() {
-  const size_t page = os::page_bytes();
-  return page <= kGranuleBytes ? 1 : static_cast<unsigned>(page >> kGranuleShift);
-}
 
 unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
   unsigned n = 0;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/bits.h"
+#include "os/os.h"
 #include "space/large.h"
 #include "space/large_index.h"
 #include "space/pages.h"
@@ -16,7 +17,10 @@ inline char* granule_at(const Field& f, unsigned g) { return f.base + (size_t{g}
 inline int64_t bytes_in(unsigned granules) { return int64_t{granules} << kGranuleShift; }
 
 // Where pages are larger than granules, objects are whole pages.
-unsigned granules_a_page();
+inline unsigned granules_a_page() {
+  const size_t page = os::page_bytes();
+  return page <= kGranuleBytes ? 1 : static_cast<unsigned>(page >> kGranuleShift);
+}
 
 inline uint64_t free_in(Field& f, unsigned w) {
   // [hint] seq_cst: this may be the second look after a hint was lowered; pairs with clear.
