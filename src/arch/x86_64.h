@@ -74,6 +74,9 @@ struct Transaction {
   static constexpr unsigned kMayRetry = 1u << 1;
 
   static bool has() {
+#if defined(__SANITIZE_THREAD__)
+    return false;  // ThreadSanitizer sees the body's accesses, but not what orders them
+#endif
     uint32_t a = 7, b, c = 0, d;
     uint32_t most = 0, b0, c0, d0;
     asm("cpuid" : "+a"(most), "=b"(b0), "=c"(c0), "=d"(d0));
