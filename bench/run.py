@@ -27,6 +27,7 @@ if __name__ == "__main__":
 
 import goals
 import headlines
+import host_memory
 import html_report
 import precision
 from applications import Application, installed, matching
@@ -274,6 +275,10 @@ def run_rounds(
     full = small if arguments.quick else {n: command_of(case, False, arguments.build) for n, case in cases.items()}
     hopeless = {(r.case, r.allocator) for r in known if r.problem}
     done, proven, clock = finished(known, plan), set(), Clock(plan, known, arguments.minutes)
+    held = host_memory.Held(0) if arguments.quick else host_memory.for_this_machine()
+    if held.size != 0:
+        say(f"this machine's host takes free memory back: {held.size >> 20} MiB are held between runs")
+        held.hold()
     with clock.progress:
         for steps in plan:
             if arguments.until is not None and steps[0].round > RELIABLE_ROUNDS:
@@ -304,7 +309,9 @@ def run_rounds(
                 for repeat in range(step.runs):
                     values = {}
                     if not problem:
+                        held.release()
                         values, problem = measure(launcher, command, step.case, step.allocator)
+                        held.hold()
                     keep(make_record(step.case, step.allocator, step.round, repeat, quick, values, problem))
                     if problem:
                         hopeless.add(key)

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import cases
+import host_memory
 import instructions
 import measure
 
@@ -92,6 +93,37 @@ calls=10 70
 fn=(3)
 50 500
 """
+
+
+class TestHostMemory:
+    def test_a_balloon_that_reports_free_pages_takes_memory_back(self, tmp_path):
+        assert not host_memory.is_taken_back(tmp_path)
+        for name, kind, features in (("virtio0", "0x0002", "1" * 64), ("virtio1", "0x0005", "0110010" + "0" * 57)):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "device").write_text(kind + "\n")
+            (tmp_path / name / "features").write_text(features + "\n")
+            assert host_memory.is_taken_back(tmp_path) == (kind == "0x0005")
+        (tmp_path / "virtio1" / "features").write_text("0110000" + "0" * 57)
+        assert not host_memory.is_taken_back(tmp_path)
+
+    def test_what_is_available(self):
+        assert host_memory.available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n") == 2 << 20
+        assert host_memory.available("") == 0
+
+    def test_what_is_held_is_there_and_then_gone(self):
+        def resident():
+            return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+        held, before = host_memory.Held(64 << 20), resident()
+        held.hold()
+        held.hold()
+        assert resident() - before >= 63 << 20
+        held.release()
+        held.release()
+        assert resident() - before < 16 << 20
+        nothing = host_memory.Held(0)
+        nothing.hold()
+        assert nothing.memory is None
 
 
 class TestInstructions:
