@@ -8,6 +8,7 @@ last: what the laboratory holds until just before a run is what the run gets.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from pathlib import Path
 
@@ -53,10 +54,8 @@ class Held:
         except OSError:  # less is there now than at the start
             self.size = 0
             return
-        try:
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             self.memory.madvise(mmap.MADV_HUGEPAGE)  # what is lost soonest are whole blocks
-        except OSError:  # a kernel without huge pages
-            pass
         self.memory[::PAGE] = bytes(self.size // PAGE)
 
     def release(self) -> None:
