@@ -8,6 +8,7 @@ SOAK ?=
 EXPLORE ?=
 MUTATE ?=
 CTEST ?= --progress
+FOLIO_COMPARE = build/venv-tools/bin/folio compare --lib build/libfolio.so --scratch build/try
 TRY_NEXT = make try PROG="COMMAND ..."  (the same for a program of yours)
 
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
@@ -42,8 +43,12 @@ tools: bootstrap-tools build
 	@echo "the folio command: build/venv-tools/bin/folio --help  (or, for you alone: pipx install ./tools)"
 
 try: bootstrap-tools build
-	@build/venv-tools/bin/folio compare --lib build/libfolio.so --scratch build/try \
-	  $(if $(PROG),--command '$(subst ','\'',$(PROG))',--follow '$(TRY_NEXT)') $(TRY)
+ifdef PROG
+	@$(FOLIO_COMPARE) --command '$(subst ','\'',$(PROG))' $(TRY)
+else
+	@$(FOLIO_COMPARE) --example server --follow 'a program of one thread, in which an allocator matters less' $(TRY)
+	@$(FOLIO_COMPARE) --example python --follow '$(TRY_NEXT)' $(TRY)
+endif
 
 test: bootstrap-test
 	@tools/preset.sh default

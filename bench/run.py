@@ -278,7 +278,6 @@ def run_rounds(
     held = host_memory.Held(0) if arguments.quick else host_memory.for_this_machine()
     if held.size != 0:
         say(f"this machine's host takes free memory back: {held.size >> 20} MiB are held between runs")
-        held.hold()
     with clock.progress:
         for steps in plan:
             if arguments.until is not None and steps[0].round > RELIABLE_ROUNDS:
@@ -309,9 +308,12 @@ def run_rounds(
                 for repeat in range(step.runs):
                     values = {}
                     if not problem:
+                        if not quick:  # nothing small waits for memory
+                            held.hold()
                         held.release()
                         values, problem = measure(launcher, command, step.case, step.allocator)
-                        held.hold()
+                        if not quick:
+                            held.hold()
                     keep(make_record(step.case, step.allocator, step.round, repeat, quick, values, problem))
                     if problem:
                         hopeless.add(key)

@@ -2,10 +2,11 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from conftest import LIBRARY, folio
-from folio.compare import MEASURES, Comparison, differences, verdict
+from folio.compare import MEASURES, Comparison, differences, in_short, take_report, verdict
 from folio.errors import FolioError
 from folio.launching import LAUNCH_PY, Allocator, Run, find_launcher, launch
 
@@ -43,6 +44,22 @@ class TestShowing:
         assert made.ratio("Folio", MEASURES[0]).value == pytest.approx(0.5)
         assert MEASURES[0].show(made.median("glibc", MEASURES[0])) == "2.00 s (1.90–2.10)"
         assert MEASURES[2].show(made.median("glibc", MEASURES[2])) == "1.0 MiB (1.0–1.0)"
+
+    def test_in_short(self):
+        made = self.comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
+        assert in_short(made, "Folio") == (
+            "Folio beside glibc: it takes 50 % less time, 50 % less CPU time; no difference is\nseen in peak memory, "
+            "page faults."
+        )
+        assert in_short(self.comparison([1.0], [2.0]), "Folio") == ""
+
+    def test_the_servers_own_report(self):
+        run = Run({"wall": 3.5}, b"", b'noise\n{"seconds": 1.5, "rest_bytes": 4096}\n')
+        take_report(run)
+        assert run.usage == {"wall": 1.5, "rest_bytes": 4096}
+        for bad in (b"", b"killed\n", b'{"seconds": 1}\n', b"[1]\n"):
+            with pytest.raises(FolioError, match="the example did not report"):
+                take_report(Run({"wall": 3.5}, b"", bad))
 
     def test_what_differs_is_said(self):
         same = [run_of(), run_of()]
@@ -108,6 +125,20 @@ class TestCommand:
         assert "fewer than 6 runs: these are about their ranges; -n 10 says more" in done.stdout
         assert "PYTHONMALLOC" not in done.stdout
         assert all(len(line) <= 80 for line in done.stdout.splitlines() if not line.startswith("next"))
+
+    @pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+    def test_the_server(self, tmp_path):
+        done = folio("compare", "-n", "1", "--scratch", tmp_path, "--example", "server", "--json")
+        assert done.returncode == 0, done.stderr
+        measures = json.loads(done.stdout)["measures"]
+        for name in ("glibc", "Folio"):
+            (seconds,), (rest,), (peak,) = (measures[key][name]["values"] for key in ("time", "rest", "peak"))
+            assert 0 < seconds < 60  # without the two seconds at its end
+            assert 1 << 20 < rest <= peak
+
+    def test_a_program_or_an_example(self):
+        assert "one of both" in folio("compare", "--example", "server", "--", "true").stderr
+        assert "there is server, python" in folio("compare", "--example", "nosuch").stderr
 
     def test_pools_of_pythons_own_are_told(self, tmp_path):
         command = ["compare", "-n", "1", "--scratch", tmp_path, "--json", "--", "python3", "-c", "print(1)"]

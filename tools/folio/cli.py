@@ -105,12 +105,19 @@ def compare(
         Path | None, typer.Option(metavar="FOLDER", help="Where the launcher and the example's data are kept.")
     ] = None,
     lib: Library = None,
+    example: Annotated[
+        str,
+        typer.Option(
+            metavar="server|python",
+            help="In place of a program: a server in C++ whose threads pass objects on, or Python over sqlite3 and JSON.",
+        ),
+    ] = "",
     follow: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Runs a program on glibc's malloc and on Folio in turn: time, peak memory, page faults, with intervals.
 
-    Without a program, an example: Python over sqlite3 and JSON data. Exit status 1: exit status or output of the
-    program were not the same on all; 2: an error.
+    Without a program, an example: the server, or, without a C++ compiler, Python. Exit status 1: exit status or output
+    of the program were not the same on all; 2: an error.
     """
     from folio.compare import compare as do
     from folio.library import find_library, scratch_folder
@@ -119,7 +126,7 @@ def compare(
     folder = scratch or scratch_folder()
     folder.mkdir(parents=True, exist_ok=True)
     rounds = rounds or (6 if until is None else 200)
-    leave(do(command, find_library(lib), others or [], rounds, until, folder, json, html, follow))
+    leave(do(command, find_library(lib), others or [], rounds, until, folder, json, html, follow, example))
 
 
 @app.command(epilog="Example: folio doctor $(pidof redis-server)")

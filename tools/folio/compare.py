@@ -7,11 +7,13 @@ that warms up does so for all. Differences are medians of the rounds' ratios wit
 
 from __future__ import annotations
 
+import json as json_module
 import os
 import shlex
 import shutil
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,22 @@ from rich.markup import escape
 
 from folio import output
 from folio.errors import FolioError
-from folio.launching import Allocator, Run, find_launcher, is_libc, launch, serves
+from folio.launching import (
+    Allocator,
+    Run,
+    compile_to,
+    compiler,
+    find_launcher,
+    is_libc,
+    is_stale,
+    launch,
+    serves,
+)
 from folio.pools import own_pools
 from folio.proof import debug_environment, logged
 from folio.rounds import LEVEL, RELIABLE_ROUNDS, Interval, median_interval, ratio_interval, turn
 
+SERVER = Path(__file__).with_name("example_server.cc")
 EXAMPLE = Path(__file__).with_name("example.py")
 EXAMPLE_NEEDS = "import hashlib, json, sqlite3"
 BASE = "glibc"
@@ -45,6 +58,7 @@ class Measure:
             "cpu": usage["user"] + usage["sys"],
             "peak": usage["max_rss_kib"] * 1024,
             "faults": usage["minor_faults"] + usage["major_faults"],
+            "rest": usage.get("rest_bytes", 0),
         }[self.key]
 
     def show(self, interval: Interval) -> str:
@@ -63,6 +77,7 @@ MEASURES = [
     Measure("peak", "peak memory", "bytes"),
     Measure("faults", "page faults", "count"),
 ]
+AT_REST = Measure("rest", "memory at rest", "bytes")  # of the server that is idle at its end
 
 
 @dataclass
@@ -75,6 +90,11 @@ class Comparison:
     runs: dict[str, list[Run]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    example: str = ""
+
+    @property
+    def measures(self) -> list[Measure]:
+        return [*MEASURES, AT_REST] if self.example == "server" else MEASURES
 
     def by_round(self, name: str, measure: Measure) -> dict[int, float]:
         return {i: measure.of(run) for i, run in enumerate(self.runs[name])}
@@ -101,7 +121,16 @@ def verdict(ratio: Interval | None) -> str:
 # ---- What is compared ----
 
 
-def example_work(launcher: Path, scratch: Path) -> tuple[list[str], dict[str, str]]:
+def server_work(launcher: Path, scratch: Path) -> tuple[list[str], dict[str, str]]:
+    """A server of four threads, compiled the first time."""
+    program = scratch / "example_server"
+    if is_stale(program, [SERVER]):
+        output.note(f"compiling {program}")
+        compile_to(program, [compiler("c++"), "-std=c++20", "-O2", "-pthread", str(SERVER)])
+    return [str(program)], {}
+
+
+def python_work(launcher: Path, scratch: Path) -> tuple[list[str], dict[str, str]]:
     """Python over sqlite3 and JSON data; generates its data the first time."""
     plain = Allocator(BASE, None)
     for python in ["/usr/bin/python3", sys.executable]:
@@ -116,6 +145,26 @@ def example_work(launcher: Path, scratch: Path) -> tuple[list[str], dict[str, st
         if run.status != 0:
             raise FolioError(f"cannot generate {data}: {last_line(run.stderr)}")
     return [python, "-I", str(EXAMPLE), str(data)], {"PYTHONMALLOC": "malloc"}
+
+
+EXAMPLES = {"server": server_work, "python": python_work}
+
+
+def usual_example() -> str:
+    try:
+        compiler("c++")
+    except FolioError:
+        return "python"
+    return "server"
+
+
+def take_report(run: Run) -> None:
+    """The server's own line: its time without the rest at its end, and what is resident then."""
+    try:
+        said = json_module.loads(last_line(run.stderr))
+        run.usage["wall"], run.usage["rest_bytes"] = said["seconds"], said["rest_bytes"]
+    except (ValueError, KeyError, TypeError):
+        raise FolioError(f"the example did not report: {last_line(run.stderr)}") from None
 
 
 def other_library(text: str) -> Allocator:
@@ -155,6 +204,8 @@ def measure(comparison: Comparison, launcher: Path, quiet: bool, until: float | 
     for number in range(comparison.rounds):
         for allocator in turn(comparison.allocators, number):
             run = launch(launcher, allocator, comparison.command, environment=comparison.environment)
+            if comparison.example == "server":
+                take_report(run)
             comparison.runs[allocator.name].append(run)
             if not quiet:
                 output.note(f"[{number + 1}/{comparison.rounds}] {allocator.name}: {run.usage['wall']:.2f} s")
@@ -213,7 +264,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
                 }
                 for a in comparison.allocators
             }
-            for m in MEASURES
+            for m in comparison.measures
         },
         "notes": comparison.notes,
         "warnings": comparison.warnings,
@@ -233,6 +284,18 @@ def shown_ratio(ratio: Interval | None) -> str:
     return "" if ratio is None else bracketed(ratio, f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})")
 
 
+def in_short(comparison: Comparison, name: str) -> str:
+    """The differences in a sentence; "" where there is only one round."""
+    found = [(m.title, verdict(comparison.ratio(name, m))) for m in comparison.measures]
+    if not all(text for _, text in found):
+        return ""
+    differ = [f"{text} {title}" for title, text in found if text != LEVEL]
+    rest = [title for title, text in found if text == LEVEL]
+    parts = [f"it takes {', '.join(differ)}"] if differ else []
+    parts += [f"no difference is seen in {', '.join(rest)}"] if rest else []
+    return textwrap.fill(f"{name} beside {comparison.allocators[0].name}: {'; '.join(parts)}.", 79)
+
+
 def show(comparison: Comparison) -> None:
     output.say(f"\n{shown_command(comparison)}", "bold")
     several = f"medians of {comparison.rounds} runs on each, in turn; in brackets 95 % intervals\n"
@@ -241,7 +304,7 @@ def show(comparison: Comparison) -> None:
         output.say(f"fewer than {RELIABLE_ROUNDS} runs: these are about their ranges; -n 10 says more\n", "yellow")
     made = output.table("", "median", f"to {comparison.allocators[0].name}", "")
     made.columns[3].justify = "left"
-    for m in MEASURES:
+    for m in comparison.measures:
         made.add_row(f"[bold]{m.title}[/]")
         for i, allocator in enumerate(comparison.allocators):
             median, ratio = comparison.median(allocator.name, m), comparison.ratio(allocator.name, m) if i else None
@@ -254,6 +317,9 @@ def show(comparison: Comparison) -> None:
                 f"[{colour}]{text}[/]" if colour else text,
             )
     output.console.print(made)
+    for allocator in comparison.allocators[1:]:
+        if text := in_short(comparison, allocator.name):
+            output.say(f"\n{text}", "bold")
     for text in comparison.notes:
         output.say(f"\nnote: {text}")
     for text in comparison.warnings:
@@ -266,7 +332,7 @@ def page(comparison: Comparison) -> str:
 
     environment = Environment(loader=PackageLoader("folio", "."), autoescape=True)
     measures = []
-    for m in MEASURES:
+    for m in comparison.measures:
         most = max(m.of(run) for runs in comparison.runs.values() for run in runs) or 1
         lines = []
         for i, allocator in enumerate(comparison.allocators):
@@ -296,16 +362,21 @@ def compare(
     json: bool,
     html: Path | None,
     follow: str | None,
+    example: str,
 ) -> int:
     if html is not None and not html.absolute().parent.is_dir():
         raise FolioError(f"--html {html}: there is no folder {html.absolute().parent}")
     launcher, small = find_launcher(scratch)
     allocators = [Allocator(BASE, None), Allocator(OWN, library), *map(other_library, others)]
     environment: dict[str, str] = {}
-    example = not command
-    if example:
-        command, environment = example_work(launcher, scratch)
-    comparison = Comparison(command, environment, rounds, allocators, small)
+    if command and example:
+        raise FolioError(f"--example {example}: and {command[0]}? one of both")
+    if not command:
+        example = example or usual_example()
+        if example not in EXAMPLES:
+            raise FolioError(f"--example {example}: there is {', '.join(EXAMPLES)}")
+        command, environment = EXAMPLES[example](launcher, scratch)
+    comparison = Comparison(command, environment, rounds, allocators, small, example=example)
     for allocator in allocators:
         run, text = prove(launcher, allocator, command, environment)
         comparison.notes += [text] if text else []
