@@ -66,6 +66,21 @@ DEBIAN_PEERS = {
 }
 
 
+# Limits, not peers (bench/peers/ideal.c): what a program takes when malloc and free cost nothing, or next to it.
+IDEALS = {"ideal-bump": (), "ideal-stack": ("-DIDEAL_STACK",)}
+
+
+def build_ideals(out_dir: Path) -> list[Allocator]:
+    source, found = ROOT / "bench" / "peers" / "ideal.c", []
+    for name, options in IDEALS.items():
+        target = out_dir / f"lib{name}.so"
+        if is_stale(target, [source]):
+            flags = ["-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-builtin-malloc"]
+            compile_to(target, [compiler("c"), *flags, *options, str(source)])
+        found.append(Allocator(name, target))
+    return found
+
+
 def library_folders() -> list[Path]:
     return [Path("/usr/lib") / f"{os.uname().machine}-linux-gnu", Path("/usr/lib64"), Path("/usr/lib")]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cases import APPLICATION, PROGRAM, Case, Figure
 from folio.rounds import LEVEL, UNKNOWN, Interval, geometric_mean, median_interval, ratio_interval, verdict
-from measure import BUILT_PEERS, DEBIAN_PEERS
+from measure import BUILT_PEERS, DEBIAN_PEERS, IDEALS
 from records import Record, Sample, cases_of, samples_of
 
 OWN = "folio"
@@ -43,10 +43,13 @@ class Results:
     cases: list[Case]
     allocators: list[str]
     samples: list[Sample]
+    ideals: list[str] = field(default_factory=list, init=False)  # limits: in no rank and no mean
     _rounds: dict = field(default_factory=dict, repr=False)
     _intervals: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self.ideals = [a for a in IDEALS if a in self.allocators]
+        self.allocators = [a for a in self.allocators if a not in IDEALS]
         known = [OWN, "glibc", *BUILT_PEERS, *DEBIAN_PEERS]
         self.allocators = sorted(self.allocators, key=lambda a: known.index(a) if a in known else len(known))
         self.cases = [case for case in self.cases if any(s.case == case.name for s in self.samples)]
@@ -206,6 +209,27 @@ def standings(results: Results, measure: str, group: Group = ALL) -> list[Standi
             Standing(case.name, case.program, measure, rank, len(medians), best, advantage, verdict(advantage))
         )
     return found
+
+
+def ideals_table(results: Results) -> str:
+    """How far each program is from a limit by time: 1 is the limit, 2 takes twice as long."""
+    lines = [
+        f"| program | {' | '.join(f'Folio to {name} | best peer to it' for name in results.ideals)} |",
+        f"| --- |{' --- | --- |' * len(results.ideals)}",
+    ]
+    for case in results.cases:
+        figure = time_figure(case)
+        if figure is None or not ALL.has(case) or OWN not in results.medians(case, figure):
+            continue
+        best, cells = best_peer(results.medians(case, figure), figure.more_is_better), []
+        for ideal in results.ideals:
+            for name in (OWN, best):
+                far = results.advantage(case, figure, ideal, name) if name is not None else None
+                label = f" {name}" if name != OWN and far is not None else ""
+                cells.append(interval_text(far, factor) + label)
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {case.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def figures_of(results: Results, measure: str, group: Group) -> list[tuple[Case, Figure]]:
@@ -368,5 +392,7 @@ def markdown(results: Results) -> str:
         parts += ["Folio by program. Above 1, it leads.", standings_table(results), "\n".join(shares_lines(results))]
     if len(results.allocators) > 1:
         parts += [f"Geometric means over programs, relative to {results.base}: below 1, less.", means_table(results)]
+    if results.ideals and OWN in results.allocators:
+        parts += ["Time beside limits (bench/peers/ideal.c): 1 is the limit.", ideals_table(results)]
     parts.append(startup_difference(results))
     return "\n\n".join(part for part in parts if part)

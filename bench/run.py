@@ -38,6 +38,7 @@ from measure import (
     ROOT,
     Allocator,
     BenchError,
+    build_ideals,
     build_launcher,
     build_program,
     find_peers,
@@ -94,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[=FILE]",
         help=f"only these peers: {here}, or NAME=FILE for one of yours",
     )
+    parser.add_argument("--ideals", action="store_true", help="also two limits, beside which nothing is an allocator")
     parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where results go (default: results/ in --build)")
@@ -174,6 +176,8 @@ def choose_peers(names: list[str] | None) -> list[Allocator]:
 def choose_allocators(arguments: argparse.Namespace, launcher: Path) -> list[Allocator]:
     """Folio and the peers that a process really gets when it asks for them."""
     wanted = choose_peers(arguments.peers)
+    if arguments.ideals:
+        wanted += build_ideals(arguments.build)
     if arguments.lib.is_file():
         wanted.insert(0, Allocator(OWN, arguments.lib.resolve()))
     else:

@@ -268,6 +268,31 @@ def run_of(case, key, **medians):
     return [records.Sample(case, name, r, {key: value}) for name, value in medians.items() for r in (1, 2)]
 
 
+class TestIdeals:
+    def test_limits_are_in_no_rank_and_no_mean(self):
+        names = ("folio", "glibc", "ideal-bump", "ideal-stack")
+        case = next(c for c in cases.CASES if c.name == "vyukov chain")
+        values = {"folio": 2.0, "glibc": 3.0, "ideal-bump": 1.0, "ideal-stack": 0.5}
+        runs = [records.Sample(case.name, n, r, {"seconds": v}) for n, v in values.items() for r in (1, 2)]
+        found = report.Results([case], list(names), runs)
+        assert found.allocators == ["folio", "glibc"]
+        assert found.ideals == ["ideal-bump", "ideal-stack"]
+        (row,) = report.standings(found, "time")
+        assert (row.rank, row.best) == (1, "glibc")
+        assert "| vyukov chain | 2.00 | 3.00 glibc | 4.00 | 6.00 glibc |" in report.markdown(found)
+
+    @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+    def test_they_serve_a_program(self, tmp_path):
+        launcher = measure.build_launcher(tmp_path)
+        for ideal in measure.build_ideals(tmp_path):
+            measure.prove_loaded(launcher, ideal)
+            work = "import json; print(sum(len(json.dumps(list(range(n)))) for n in range(2000)))"
+            done = measure.launch(launcher, ideal, ["/usr/bin/python3", "-c", work])
+            assert done.status == 0, done.stderr
+            plain = measure.launch(launcher, measure.Allocator("glibc", None), ["/usr/bin/python3", "-c", work])
+            assert done.stdout == plain.stdout
+
+
 class TestGoals:
     def verdicts(self, *groups, names=("folio", "glibc", "jemalloc", "tbb")):
         found = report.Results(list(cases.CASES), list(names), [s for group in groups for s in group])
