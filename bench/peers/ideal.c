@@ -137,7 +137,8 @@ EXPORT void *aligned_alloc(size_t alignment, size_t size) {
   char *start = take(usable + alignment + HEADER);
   if (start == NULL) return NULL;
   char *object = (char *)(((uintptr_t)start + HEADER + alignment - 1) & ~(uintptr_t)(alignment - 1));
-  *header_of(object) = (Header){usable, 0, (uint32_t)(object - start) == HEADER ? HEADER + 1 : (uint32_t)(object - start)};
+  *header_of(object) =
+      (Header){usable, 0, (uint32_t)(object - start) == HEADER ? HEADER + 1 : (uint32_t)(object - start)};
   return object;
 }
 
