@@ -109,7 +109,7 @@ def compare(
         str,
         typer.Option(
             metavar="server|python",
-            help="Instead of a program: a server in C++ whose threads pass objects on, or Python with sqlite3 and JSON.",
+            help="For want of a program: a server in C++ whose threads pass objects on, or Python over sqlite3.",
         ),
     ] = "",
     follow: Annotated[str | None, typer.Option(hidden=True)] = None,
