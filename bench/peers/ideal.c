@@ -1,4 +1,4 @@
-// Two limits, to preload as if they were allocators: what a program takes when malloc and free cost nothing, or next to it.
+// Two limits, to preload as if they were allocators: what a program takes when malloc and free cost nothing, or little.
 //
 //   -DIDEAL_STACK   a stack of free objects for each thread and size class, unbounded: pushed to by whoever frees, with
 //                   no word shared between threads, and nothing ever given back

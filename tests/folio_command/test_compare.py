@@ -47,8 +47,8 @@ class TestShowing:
 
     def test_in_short(self):
         made = self.comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
-        assert in_short(made, "Folio") == (
-            "Folio beside glibc: it takes 50 % less time, 50 % less CPU time; no difference is\nseen in peak memory, "
+        assert in_short(made, "Folio").replace("\n", " ") == (
+            "Folio beside glibc: it takes 50 % less time, 50 % less CPU time; no difference is seen in peak memory, "
             "page faults."
         )
         assert in_short(self.comparison([1.0], [2.0]), "Folio") == ""
@@ -134,7 +134,7 @@ class TestCommand:
         for name in ("glibc", "Folio"):
             (seconds,), (rest,), (peak,) = (measures[key][name]["values"] for key in ("time", "rest", "peak"))
             assert 0 < seconds < 60  # without the two seconds at its end
-            assert 1 << 20 < rest <= peak
+            assert 1 << 20 < rest <= peak + (1 << 20)  # the kernel counts pages of each thread apart, and late
 
     def test_a_program_or_an_example(self):
         assert "one of both" in folio("compare", "--example", "server", "--", "true").stderr
