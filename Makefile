@@ -21,7 +21,8 @@ help:
 	@echo "make tools            the folio command: runs programs on Folio, explains the memory of running ones"
 	@echo "make test             builds, then runs all tests (about ten minutes)"
 	@echo "make build            libfolio.so, libfolio.a, libfolio.o, libfolio-embed.so in build/"
-	@echo "make install          libraries, headers, CMake package, pkg-config files to PREFIX=$(PREFIX)"
+	@echo "make install          libraries, headers, packages, the folio command, manual pages, documents to PREFIX=$(PREFIX)"
+	@echo "make install-libraries  the same without the command; make uninstall: takes it away again"
 	@echo "make peers            builds the newest versions of those allocators, for make bench"
 	@echo "make bench            the benchmarks, beside other allocators, in ten minutes; BENCH=--full: all of them"
 	@echo "make compare PROG='...'  the same for a program of yours: all peers, intervals, HTML"
@@ -64,9 +65,14 @@ peers: bootstrap-peers
 compare: bootstrap-bench build
 	@python3 bench/compare.py --prog '$(subst ','\'',$(PROG))' $(COMPARE)
 
-install: build
-	@cmake --install build --prefix '$(PREFIX)' > build/install.log
-	@echo "installed under $(PREFIX); the list of files: build/install.log"
+install: bootstrap-install build
+	@tools/install.sh '$(PREFIX)'
+
+install-libraries: build
+	@tools/install.sh --without-command '$(PREFIX)'
+
+uninstall:
+	@tools/uninstall.sh '$(PREFIX)'
 
 soak: bootstrap-test
 	@tools/preset.sh default soak

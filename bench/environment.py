@@ -11,7 +11,7 @@ VENV = Path(__file__).resolve().parent.parent / "build" / "venv-bench"
 
 def enter() -> None:
     """Goes on as the same program in the environment, unless it is there already."""
-    if Path(sys.prefix).resolve() == VENV:
+    if Path(sys.prefix).resolve() == VENV.resolve():
         return
     python = VENV / "bin" / "python"
     if not python.exists():

@@ -112,6 +112,8 @@ HEADLINES = [
     Headline(JEMALLOC, "sh6bench", "its peak: 22 % less", "group cycles 1 thread", "peak_by_live", 1.28),
 ]
 
+UNRESOLVED = "not resolved"  # what it takes lies inside the interval
+
 
 @dataclass(frozen=True)
 class Row:
@@ -126,6 +128,8 @@ class Row:
         own_missing = bool(self.headline.document.own) and self.beside_own is None
         if self.ahead is None or own_missing:
             return NOT_MEASURED
+        if self.ahead.low < self.headline.times <= self.ahead.high:
+            return UNRESOLVED
         level = self.beside_own is None or self.beside_own.value >= 1
         return REACHED if level and self.ahead.value >= self.headline.times else MISSED
 

@@ -31,10 +31,11 @@ import host_memory
 import html_report
 import precision
 from applications import Application, installed, matching
-from cases import CASES, Case, select
+from cases import CASES, START, Case, select
 from folio.proof import prove_bound
 from folio.rounds import RELIABLE_ROUNDS
 from measure import (
+    IDEALS,
     ROOT,
     Allocator,
     BenchError,
@@ -189,7 +190,7 @@ def choose_allocators(arguments: argparse.Namespace, launcher: Path) -> list[All
             proven.append(allocator)
         except BenchError as error:
             say(f"left out: {error}")
-    if not proven:
+    if all(allocator.name in IDEALS for allocator in proven):
         raise BenchError("no allocator to measure")
     return proven
 
@@ -312,11 +313,13 @@ def run_rounds(
                 for repeat in range(step.runs):
                     values = {}
                     if not problem:
-                        if not quick:  # nothing small waits for memory
+                        # Nothing small waits for memory, and a start is over long before it would be held again.
+                        holds = not quick and step.case.kind != START
+                        if holds:
                             held.hold()
-                        held.release()
+                            held.release()
                         values, problem = measure(launcher, command, step.case, step.allocator)
-                        if not quick:
+                        if holds:
                             held.hold()
                     keep(make_record(step.case, step.allocator, step.round, repeat, quick, values, problem))
                     if problem:

@@ -1,5 +1,5 @@
-# cmake --install: the libraries, the headers, pkg-config files, and the CMake package with folio::folio,
-# folio::static, folio::override and folio::embed.
+# cmake --install: the libraries, the headers, pkg-config files, the CMake package with folio::folio, folio::static,
+# folio::override and folio::embed; manual pages and documents. The folio command: tools/install.sh.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/folio)
@@ -16,6 +16,11 @@ install(
   FILES_MATCHING
   PATTERN "*.h"
   PATTERN "*.hpp")
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 install(
   EXPORT folio-targets

@@ -23,6 +23,7 @@ declare -A sets=(
   [cross]="$build libgtest-dev g++-aarch64-linux-gnu qemu-user"
   [musl]="$build musl-tools"
   [tools]="$build python3-venv"
+  [install]="$build python3-venv"
   [check]="$build libgtest-dev clang-format clang-tidy python3-venv shellcheck"
 )
 # Any cargo will do, and many have one that is not Debian's.
@@ -61,22 +62,26 @@ install_ruff() {
     { cat "$log" >&2; exit 1; }
 }
 
+# Whether an environment is there that was made of this file, and in this place: its programs name it.
+mark() { echo "$PWD/$1" >"$1/place" && cp "$2" "$1/"; }
+is_there() { cmp -s "$2" "$1/$(basename "$2")" && [ "$(cat "$1/place" 2>/dev/null)" = "$PWD/$1" ]; }
+
 install_laboratory() {
   local venv=build/venv-bench wanted=bench/requirements.txt
-  cmp -s "$wanted" "$venv/requirements.txt" && return
+  is_there "$venv" "$wanted" && return
   echo "installing what bench/requirements.txt names into $venv"
   # The copy comes last: it says that the rest is complete.
   { /usr/bin/python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet -r "$wanted" &&
-    cp "$wanted" "$venv/requirements.txt"; } >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+    mark "$venv" "$wanted"; } >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 }
 
 # Editable: the command is always that of the sources.
 install_tools() {
   local venv=build/venv-tools wanted=tools/pyproject.toml
-  cmp -s "$wanted" "$venv/pyproject.toml" && return
+  is_there "$venv" "$wanted" && return
   echo "installing the folio command and what $wanted names into $venv"
   { /usr/bin/python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet --editable './tools[test]' &&
-    cp "$wanted" "$venv/pyproject.toml"; } >"$log" 2>&1 || {
+    mark "$venv" "$wanted"; } >"$log" 2>&1 || {
     echo "bootstrap.sh: the folio command's packages cannot be had from PyPI:" \
       "$(grep -m 1 ERROR "$log" || tail -n 1 "$log")" >&2
     exit 1

@@ -10,6 +10,12 @@ build=build
 [ "$preset" = default ] || build=build-$preset
 mkdir -p "$build"
 
+# A build folder that was copied or moved here still names the place where it was made.
+if [ -f "$build/CMakeCache.txt" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$build/CMakeCache.txt"; then
+  echo "$build was made in another place: configured anew"
+  rm -rf "$build/CMakeCache.txt" "$build/CMakeFiles" "$build/build.ninja"
+fi
+
 # What went wrong, without the list of what went well.
 fail() { grep -vE '^\[[0-9]+/[0-9]+\] ' "$1" >&2; exit 1; }
 

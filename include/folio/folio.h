@@ -50,7 +50,8 @@ FOLIO_API FOLIO_NODISCARD void *folio_realloc(void *object, size_t size);
 /* realloc(object, count * size), failing with ENOMEM when the product overflows. POSIX.1-2024. */
 FOLIO_API FOLIO_NODISCARD void *folio_reallocarray(void *object, size_t count, size_t size);
 
-/* Frees an object; null does nothing. errno is kept. Misuse is reported on stderr (docs/errors.md). */
+/* Frees an object; null does nothing. errno is kept. Misuse gives a line on stderr, then the process aborts, or the
+ * call does nothing, by the option `errors` (docs/errors.md). */
 FOLIO_API void folio_free(void *object);
 
 /* C23: frees an object whose requested size the caller knows. A size that cannot belong to the object is misuse. */
@@ -82,7 +83,8 @@ FOLIO_API bool folio_expand(void *object, size_t size);
 
 /* ---- Questions ------------------------------------------------------------------------------------------- */
 
-/* The usable size that malloc(size) would have: the least that growing to it would cost. 0 for a refused size. */
+/* The usable size that malloc(size) would have at least: that of the smallest object for 0, as malloc(0) returns one; 0
+ * for a size that malloc refuses. */
 FOLIO_API size_t folio_good_size(size_t size);
 
 /* All bytes of the object that the program may use; 0 for null. */
@@ -91,7 +93,8 @@ FOLIO_API size_t folio_usable_size(const void *object);
 /* True if the address lies in address space that Folio manages. Any address; never faults. */
 FOLIO_API bool folio_is_ours(const void *address);
 
-/* What an address is. Any address, also an interior one; constant time. */
+/* What an address is. Any address, also an interior one. Constant time for objects of up to 32 KiB and huge ones; in a
+ * large object (up to 8 MiB) a step for each 16 KiB between its start and the address. */
 typedef struct folio_place {
   void *base;         /* start of the object that holds the address */
   size_t usable_size; /* its usable bytes, from base */
@@ -106,7 +109,8 @@ FOLIO_API bool folio_locate(const void *address, folio_place *place);
 
 /* Gives back to the kernel what can be given back now: the calling thread's cache, CPU caches, depot and all free
  * pages. Returns the bytes given back, those included that the program had and never touched. What other threads cache
- * stays with them. */
+ * stays with them. Its time grows with the heap: a look at every chunk, and a system call for each 256 KiB, or each run
+ * of free pages, that is given back. Others allocate and free meanwhile. */
 FOLIO_API size_t folio_collect(void);
 
 /* Sees to it that Folio's housekeeper runs, the thread that gives free memory back while the program is quiet, for as
@@ -185,7 +189,8 @@ typedef struct folio_stats {
 /* Fills the first stats->struct_size bytes; false if struct_size is 0. */
 FOLIO_API bool folio_stats_get(folio_stats *stats);
 
-/* Writes the statistics as text (one screen) or as JSON (one object) through `write`, in pieces. */
+/* Writes the statistics as text (one screen) or as JSON (one object) through `write`, in pieces. `write` may
+ * allocate and free; threads may do this at the same time. */
 typedef void folio_write_fn(void *context, const char *text, size_t length);
 FOLIO_API void folio_stats_text(folio_write_fn *write, void *context);
 FOLIO_API void folio_stats_json(folio_write_fn *write, void *context);

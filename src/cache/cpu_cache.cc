@@ -57,11 +57,12 @@ CpuCache* current_cache() {
 }
 
 constinit Atomic<bool> sparing{false};
+constexpr uint64_t kSpareShare = 16;
 
 // Of one cache, for small and medium objects.
 uint64_t small_budget() {
   const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;
-  return sparing.load(order::relaxed) ? budget / 16 : budget;  // relaxed: a hint
+  return sparing.load(order::relaxed) ? budget / kSpareShare : budget;  // relaxed: a hint
 }
 
 void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
@@ -328,25 +329,36 @@ struct LargeGone {
 uint64_t large_budget() {
   constexpr uint64_t kLargeShares = 4;
   const auto least = static_cast<uint64_t>(options.cpu_cache) << 10;
+  if (sparing.load(order::relaxed)) return least / kSpareShare;                     // relaxed: a hint
   const int64_t resident = page_counts.resident.load(order::relaxed);               // relaxed: an estimate
   const unsigned made = caches.load(order::relaxed), count = made == 0 ? 1 : made;  // relaxed: as above
   const uint64_t part = resident <= 0 ? 0 : static_cast<uint64_t>(resident) / 8 / count;
   return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
 }
 
+// Once in so many objects: what the budget is a share of stands in a line that all threads write. (Each time, two
+// threads that replace 300 objects of up to 200 KB each were 5 % slower.)
+constexpr unsigned kBudgetEvery = 8;
+
 }  // namespace
 
 bool cpu_cache_put_large(void* parked, unsigned granules) {
   CpuCache* cache = current_cache();
   LargeGone gone;
-  const uint64_t budget = large_budget(), bytes = uint64_t{granules} << kGranuleShift;
-  if (cache == nullptr || granules > LargeList::kGranulesMost || bytes > budget / 4) {
+  const uint64_t bytes = uint64_t{granules} << kGranuleShift;
+  if (cache == nullptr || granules > LargeList::kGranulesMost) {
     large_give(parked);
     return false;
   }
   const bool ran = cache->section.run(use_transactions(*cache), [&] {
     LargeList& list = cache->large;
-    while (list.used == ~uint64_t{0} || list.bytes + bytes > budget) gone.object[gone.count++] = list.remove_oldest();
+    if (list.kept++ % kBudgetEvery == 0) list.budget = large_budget();
+    if (bytes > list.budget / 4) {
+      gone.object[gone.count++] = parked;
+      return;
+    }
+    while (list.used == ~uint64_t{0} || list.bytes + bytes > list.budget)
+      gone.object[gone.count++] = list.remove_oldest();
     list.keep(parked, granules);
   });
   if (!ran) {

@@ -44,7 +44,8 @@ struct LargeList {
   uint64_t of[kGranulesMost + 1];  // which places hold an object of that many granules
   void* object[kMost];
   uint8_t granules[kMost];
-  uint64_t bytes;
+  uint64_t bytes, budget;
+  uint32_t kept;  // so far
   uint16_t hand;
   uint16_t idle;  // trims since it was last used
 
@@ -119,19 +120,19 @@ Pushed cpu_cache_push_one(BinId bin, void* object);
 // left out.
 bool cpu_caches_hold(BinId bin, const void* object);
 
-// Large objects, which fields, shared by all threads, would have to take and give each time: a parked one that has at
-// least so many granules, and few more, or null; and one that may be kept. Returns false if it, or others in its place,
-// went back to the fields.
+// A parked large object of at least `granules` granules and at most an eighth more. Null if the cache has none, or is
+// busy.
 void* cpu_cache_get_large(unsigned granules);
+// Keeps a parked large object. False if it went back to its field, or others did to make room.
 bool cpu_cache_put_large(void* parked, unsigned granules);
 
-// Drains the lists that nobody has used since the call before, or everything, without `large` but for large objects.
-// Returns magazines and large objects drained.
+// Drains the lists that nobody has used since the last call; with `all` every list; without `large` no large objects.
+// Returns how many magazines and large objects were drained.
 unsigned cpu_caches_trim(bool all, bool large = true);
 
-// Bytes of folios that would be empty at most if what is cached of small objects were not: a guess.
+// How many bytes of pages the cached small objects may keep resident: an estimate, at most.
 uint64_t cpu_caches_pin();
-// From now on they keep a sixteenth of their budget only, or all of it again.
+// Shrinks the budget of all CPU caches to a sixteenth, or sets it back.
 void cpu_caches_spare(bool spare);
 
 // In the child of a fork: sections that were held are emptied, their objects lost. Large objects go back to their

@@ -1,6 +1,6 @@
 // The depot: for each bin and shard (shards.h) bundles of magazines, for the whole process, in two lock-free stacks:
-// one for what was pushed since the last tick, one for what waits longer. A tick drains the latter, and the stacks
-// change roles: so what nobody needs goes, also from under what is used all the time.
+// one for what was pushed since the last tick, one for what waits longer. A tick drains the second, and the stacks
+// change roles. So bundles that nobody needs are drained, also those that lie below bundles in constant use.
 //
 // Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks larger objects
 // may be a quarter of what is live, or kTolerated: a program that passes objects between threads has them either in use
@@ -11,9 +11,9 @@
 // (With all scattered magazines sent home, also from the CPU caches, eight pairs of producers and consumers who free at
 // random took 1.7 times as long.)
 //
-// A push and a pop are a compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. What they add
-// to and take from the bytes in the depot is told apart, and late, by the CPU caches: a count for the whole process is
-// one line on which all threads would meet at each bundle.
+// A push and a pop are one compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. The number
+// of bytes in the depot is one counter for the whole process, so pushes and pops do not change it: each CPU cache adds
+// up what it moved and flushes the sum at kAccountStep.
 #pragma once
 
 #include <stdint.h>

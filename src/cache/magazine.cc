@@ -8,7 +8,7 @@ namespace folio {
 
 namespace {
 
-// Of lists. A line each: it must not share one with other words that all write.
+// Lists of empty magazines, one pool per shard, cache-line aligned against false sharing.
 struct alignas(64) Pool {
   MagazineStack lists;
 };

@@ -222,7 +222,7 @@ void* take_one(BinId bin, bool* zero) {
   return take_objects(bin, &object, 1, zero) == 1 ? object : nullptr;
 }
 
-// For a bin that the thread does not cache: one object from the CPU cache, the depot or the folios.
+// One object of a bin that the thread does not cache: from the CPU cache, the depot or the folios.
 void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   if (info_of(bin).size > kSmallFirst && watch_wanted(bin)) return take_one(bin, zero);
   Magazine* magazine;
@@ -251,7 +251,7 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   return object;
 }
 
-// The other way.
+// One object of a bin that the thread does not cache: to the CPU cache, the depot or the folios.
 void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
   switch (cpu_cache_push_one(bin, object)) {
     case Pushed::kYes:

@@ -6,7 +6,7 @@
 //   160 to 512                    steps of at most 25 %
 //   576 to 32832                  odd multiples of 64 bytes: neighbours in a page-strided array fall into different
 //                                 cache sets [SuperMalloc §4]; one bin just above each power of two, which programs
-//                                 like to ask for; steps of at most 23 %
+//                                 like to ask for; steps of at most 25 %
 //   1024, 2048, ... 32768         for aligned requests only
 // What is larger has no bin: space/large.h.
 #pragma once

@@ -398,9 +398,12 @@ void clock_after_large_call() {
 
 // One call that frees so much also gives as much back: the bound on dirty memory must not hang on later calls. What has
 // waited longest goes: the block freed last is the one that a program which works in turns wants next.
-void clock_after_huge_free() {
+// (When live huge objects did not count here, a program of one thread that replaced ten objects of 20 MB by turns
+// touched all pages of each anew: 3.1 ms a turn in place of 0.12.)
+void clock_after_huge_free(size_t freed) {
   cap_live_huge(huge_live_bytes());
-  if (const size_t excess = dirty_excess()) {
+  note_live_until_now(freed);
+  if (const size_t excess = dirty_excess() == 0 ? 0 : learn_excess()) {
     const size_t aged = huge_purge(false, excess);
     if (aged < excess) huge_purge(true, excess - aged);
   }

@@ -30,11 +30,13 @@ inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 
 // Called at the end of each slow malloc and free. They may wake the housekeeper.
 void clock_after_slow_call();
-// The same after a call that no thread cache counts: of a huge object, or a large one that the CPU cache does not have.
+// The same after calls that are no slow calls of a thread cache: a malloc or free of a large object that missed the CPU
+// cache, and a free of a huge object.
 void clock_after_large_call();
-void clock_after_huge_free();
-// And after one of a large object that the CPU cache has, or has room for; and after the free of a watched object.
+void clock_after_huge_free(size_t freed);  // bytes of the object; 0 if its pages moved on
+// After a malloc or free of a large object that hit the CPU cache.
 void clock_after_cached_large_call();
+// After a free of a watched object (folio/watch.h).
 void clock_after_watched_free();
 
 // Sees to it that a housekeeper runs, unless it is off. False if there can be none. Calls functions of the libc that

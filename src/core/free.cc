@@ -76,9 +76,14 @@ void release_watched(void* object, BinId bin, const char* function) {
   clock_after_watched_free();
 }
 
-void release_huge(void* object, const char* function) {
+// Returns how many bytes it had.
+size_t release_huge(void* object, const char* function) {
   HugeBlock* block = find_huge(object, function);
-  if (block != nullptr && !huge_free(block)) report_huge(object, *block, function);
+  if (block == nullptr) return 0;
+  const size_t bytes = block->usable_bytes;
+  if (huge_free(block)) return bytes;
+  report_huge(object, *block, function);
+  return 0;
 }
 
 }  // namespace
@@ -89,8 +94,7 @@ void release_slow(void* object, const char* function) {
   const unsigned code = chunk_code(object);
   if (code == kCodeNone) return report_foreign(object, function);
   if (is_huge(code)) {
-    release_huge(object, function);
-    return clock_after_huge_free();
+    return clock_after_huge_free(release_huge(object, function));
   }
   if (code == kCodeLarge) {
     const unsigned granules = large_park(object);

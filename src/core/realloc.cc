@@ -62,7 +62,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     }
     ladder_after_call();
     if (block != nullptr) {
-      clock_after_huge_free();
+      clock_after_huge_free(0);
       return block->base;
     }
   }

@@ -1,5 +1,5 @@
 // Statistics: derived on demand from words, magazines and a few counters; nothing is counted on the fast path for them.
-// Reads every layer below api/, is included by none of them.
+// Reads every layer that api/ rests on; none of them includes it.
 #pragma once
 
 #include <stddef.h>

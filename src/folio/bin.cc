@@ -1,8 +1,8 @@
 // Take, give and open.
 //
-//   take_objects -> take_from_class -> take_from_chunk -> take_from_folio -> commit_objects, note_taken (residency)
+//   take_objects -> take_open -> take_from_chunk -> take_from_folio -> commit_objects, set_bits, note_taken (residency)
 //                -> open_chunk
-//   give_objects -> give_bits -> hints, note_given (residency)
+//   give_objects -> give_folio -> clear_bits (hints), note_given (residency)
 #include "folio/bin.h"
 
 #include "config/options.h"
@@ -332,68 +332,73 @@ void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mas
   }
 }
 
-// Finds the descriptors of objects that are given; one shares its chunk with the one before, most often.
-struct GivenFinder {
-  BinId bin;
-  const BinInfo& info;
-  const char* function;
-  Descriptor* descriptor = nullptr;
-  char* chunk = nullptr;
-  unsigned number = 0;
+// The descriptor of an object's chunk if it is one of the bin's, else null.
+Descriptor* descriptor_for(BinId bin, const void* object) {
+  auto* const d = static_cast<Descriptor*>(descriptor_at(object));
+  return d != nullptr && d->bin == bin && d->sealed() ? d : nullptr;
+}
 
-  // Sets descriptor and number, or returns false after a report.
-  bool find(void* object) {
-    if (descriptor == nullptr || chunk_start(object) != chunk) {
-      chunk = chunk_start(object);
-      descriptor = static_cast<Descriptor*>(descriptor_at(object));
-      if (descriptor != nullptr && (descriptor->bin != bin || !descriptor->sealed())) descriptor = nullptr;
-    }
-    if (descriptor != nullptr) {
-      number = object_number(info, descriptor->first, object);
-      if (number < info.objects && descriptor->first + size_t{number} * info.size == object) return true;
-    }
-    report_not_start(function, object, place_of(object), bin);
-    return false;
-  }
-};
+// The number of the object that starts at `address`, or info.objects, where none does.
+FOLIO_INLINE unsigned start_number(const BinInfo& info, const Descriptor& d, const char* address) {
+  const auto offset = static_cast<size_t>(address - d.first);
+  const uint64_t number = (offset * info.multiplier) >> kDivisionShift;
+  return number * info.size == offset && number < info.objects ? static_cast<unsigned>(number) : info.objects;
+}
 
-}  // namespace
+FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* function) {
+  report_not_start(function, address, place_of(address), bin);
+}
 
-// Objects of one folio go back by one instruction, so they are gathered first. A word is found again by a table of what
+// Objects that are given, by folios: those of one go back by one instruction. A folio is found again by a table of what
 // was seen last at its place: two that share one cost an instruction more, now and then. (A search through the folios
-// found so far took 400 instructions an object where they were freed in random order; a hash table with chains 80.) The
-// words come into the cache meanwhile.
-void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
-  struct {
+// found so far took 400 instructions an object where they were freed in random order; a hash table with chains 80.)
+struct Gathered {
+  struct OfFolio {
     Descriptor* descriptor;
     Word* word;
     uint64_t mask;
   } folios[kFolioObjects];
   uint8_t number_at[kFolioObjects] = {};  // of a folio, counted from 1; 0: nothing yet
   unsigned n = 0;
-  const BinInfo& info = info_of(bin);
-  GivenFinder finder{bin, info, function};
-  for (unsigned i = 0; i < count;) {
-    auto* object = static_cast<char*>(objects[i]);
-    if (!finder.find(object)) {
-      ++i;
-      continue;
-    }
-    const unsigned folio = finder.number / kFolioObjects;
-    Word* const word = &finder.descriptor->occupancy(info, folio);
+
+  // The folio comes into the cache meanwhile.
+  FOLIO_INLINE uint64_t& mask_of(Descriptor* d, Word* word) {
     uint8_t& number = number_at[reinterpret_cast<uintptr_t>(word) / sizeof(Word) % kFolioObjects];
     if (number == 0 || folios[number - 1].word != word) {
       arch::prefetch(word);
-      folios[n] = {finder.descriptor, word, 0};
+      folios[n] = {d, word, 0};
       number = static_cast<uint8_t>(++n);
     }
-    uint64_t& mask = folios[number - 1].mask;
-    uint64_t bit = uint64_t{1} << finder.number % kFolioObjects;
-    const uint64_t valid = valid_in(info, folio);
+    return folios[number - 1].mask;
+  }
+};
+
+}  // namespace
+
+void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
+  const BinInfo& info = info_of(bin);
+  Gathered gathered;
+  Descriptor* d = nullptr;
+  const char* chunk = nullptr;
+  for (unsigned i = 0; i < count;) {
+    auto* object = static_cast<char*>(objects[i]);
+    if (chunk_start(object) != chunk) {
+      chunk = chunk_start(object);
+      d = descriptor_for(bin, object);
+    }
+    const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
+    if (__builtin_expect(number == info.objects, false)) {
+      report_not_given(bin, object, function);
+      ++i;
+      continue;
+    }
+    const unsigned folio = number / kFolioObjects;
+    uint64_t& mask = gathered.mask_of(d, &d->occupancy(info, folio));
+    uint64_t bit = uint64_t{1} << number % kFolioObjects, bits = mask;
     // Neighbours that follow each other, up or down, need no search.
     for (;;) {
-      if ((mask & bit) != 0) report_double_free(function, object, bin);
-      mask |= bit;
+      if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, object, bin);
+      bits |= bit;
       if (++i == count) break;
       if (objects[i] == object + info.size) {
         bit <<= 1;
@@ -402,26 +407,29 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
       } else {
         break;
       }
-      if ((bit & valid) == 0) break;  // in the next folio, or beyond the last
+      if ((bit & valid_in(info, folio)) == 0) break;  // in the next folio, or beyond the last
       object = static_cast<char*>(objects[i]);
     }
+    mask = bits;
   }
   PageChange change;
   const unsigned least = objects_a_page(info);
-  for (unsigned i = 0; i < n; ++i) {
-    Descriptor& d = *folios[i].descriptor;
-    give_folio(d, info, static_cast<unsigned>(folios[i].word - &d.occupancy(info, 0)), folios[i].mask, least, change,
+  for (unsigned i = 0; i < gathered.n; ++i) {
+    const Gathered::OfFolio& given = gathered.folios[i];
+    Descriptor& its = *given.descriptor;
+    give_folio(its, info, static_cast<unsigned>(given.word - &its.occupancy(info, 0)), given.mask, least, change,
                function);
   }
 }
 
 void give_object(BinId bin, void* object, const char* function) {
   const BinInfo& info = info_of(bin);
-  GivenFinder finder{bin, info, function};
-  if (!finder.find(object)) return;
+  Descriptor* const d = descriptor_for(bin, object);
+  const unsigned number = d != nullptr ? start_number(info, *d, static_cast<char*>(object)) : info.objects;
+  if (number == info.objects) return report_not_given(bin, object, function);
   PageChange change;
-  give_folio(*finder.descriptor, info, finder.number / kFolioObjects, uint64_t{1} << finder.number % kFolioObjects,
-             objects_a_page(info), change, function);
+  give_folio(*d, info, number / kFolioObjects, uint64_t{1} << number % kFolioObjects, objects_a_page(info), change,
+             function);
 }
 
 Place place_of(const void* address) {

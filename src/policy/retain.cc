@@ -45,6 +45,12 @@ void cap_live_huge(size_t bytes) {
   if (live_huge.load(order::relaxed) > cap) live_huge.store(cap, order::relaxed);  // relaxed: an estimate
 }
 
+// No more than can be tolerated for it: a sparse object has touched little of its bytes.
+void note_live_until_now(size_t bytes) {
+  const auto most = static_cast<size_t>(kTolerated);
+  raise(most_live, live_resident() + static_cast<int64_t>(bytes < most ? bytes : most));
+}
+
 int64_t live_resident() { return live_bytes(page_counts.dirty.load(order::relaxed)); }  // relaxed: an estimate
 
 int64_t recent_live() { return most_live.load(order::relaxed); }  // relaxed: as above

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 
 import pytest
 from conftest import LIBRARY, folio
@@ -151,6 +152,27 @@ class TestCommand:
         done = folio("compare", "-n", "1", "--scratch", tmp_path, "--with", f"twin={other}", "--json", "--", *WORK)
         assert list(json.loads(done.stdout)["libraries"]) == ["glibc", "Folio", "twin"]
         assert "no file" in folio("compare", "--with", "/nosuch", "--", "true").stderr
+
+    def test_a_library_that_the_loader_cannot_be_told_of(self, tmp_path):
+        folder = tmp_path / "a folder"
+        folder.mkdir()
+        copy = folder / "libfolio.so.0"
+        copy.write_bytes(LIBRARY.read_bytes())
+        for command in ("compare", "run"):
+            done = folio(command, "--lib", copy, "--", "true")
+            assert done.returncode == 2 and "LD_PRELOAD ends names at spaces" in done.stderr, command
+
+    def test_ctrl_c_after_the_program_has_ended(self, tmp_path, monkeypatch):
+        launcher, _ = find_launcher(tmp_path)
+        communicate = subprocess.Popen.communicate
+
+        def interrupted(process, *arguments, **named):
+            communicate(process)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            launch(launcher, GLIBC, ["true"])
 
     def test_a_static_program_is_refused(self, tmp_path):
         launcher, small = find_launcher(tmp_path)

@@ -1,6 +1,6 @@
 """Checks that documentation names only what exists.
 
-In README.md, CHANGELOG.md and docs/*.md: `paths` of the tree (with * and {a,b}), links and their #anchors,
+In README.md, CHANGELOG.md, CONTRIBUTING.md, docs/*.md: `paths` of the tree (with * and {a,b}), links and #anchors,
 `make targets`, options in FOLIO_OPTIONS=..., `folio_names`, `kConstants` and `Qualified::names` of the code. In code,
 comments and messages: docs/NAME.md#anchor. And the other way round: docs/options.md has every option, and its default.
 """
@@ -152,7 +152,7 @@ def check_options_document(names: Names, problems: house.Problems) -> None:
 
 def check(root: Path, problems: house.Problems) -> str:
     names = Names(root)
-    documents = [Path(p) for p in ("README.md", "CHANGELOG.md") if (root / p).is_file()]
+    documents = [Path(p) for p in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md") if (root / p).is_file()]
     documents += house.files(root, ["docs"], (".md",))
     for path in documents:
         check_document(names, path, problems)

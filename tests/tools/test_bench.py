@@ -10,9 +10,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import cases
+import environment
 import host_memory
 import instructions
 import measure
+import simulate
 
 
 class TestMeasure:
@@ -67,6 +69,15 @@ class TestRun:
 
     def test_case_names_differ(self):
         assert len({c.name for c in cases.CASES}) == len(cases.CASES)
+
+
+class TestEnvironment:
+    def test_a_build_folder_that_is_a_link(self, tmp_path, monkeypatch):
+        (tmp_path / "elsewhere" / "venv-bench").mkdir(parents=True)
+        (tmp_path / "build").symlink_to(tmp_path / "elsewhere")
+        monkeypatch.setattr(environment, "VENV", tmp_path / "build" / "venv-bench")
+        monkeypatch.setattr(sys, "prefix", str(tmp_path / "build" / "venv-bench"))
+        environment.enter()  # it is there already: nothing is started
 
 
 CALLGRIND = """\
@@ -137,6 +148,41 @@ class TestInstructions:
         assert instructions.per_pair(few, many, 10) == instructions.Count(pair=26.0, loop=3.0)
         with pytest.raises(measure.BenchError, match="inlined"):
             instructions.per_pair(few, many, 11)
+
+
+CACHEGRIND = """\
+==1== I   refs:      231,022,401
+==1== I1  misses:          3,594
+==1== LLi misses:          3,161
+==1== D   refs:       76,211,473  (52,684,556 rd   + 23,526,917 wr)
+==1== D1  misses:      3,703,849  ( 1,982,896 rd   +  1,720,953 wr)
+==1== LLd misses:      1,430,868  (   788,919 rd   +    641,949 wr)
+==1== LL misses:       1,434,029  (   792,080 rd   +    641,949 wr)
+"""
+
+
+class TestSimulate:
+    def test_what_cachegrind_prints(self):
+        assert simulate.parse_cachegrind(CACHEGRIND) == simulate.Misses(231022401, 3703849, 1430868)
+        with pytest.raises(measure.BenchError, match="D1"):
+            simulate.parse_cachegrind("I refs: 1")
+
+    def test_the_others_by_the_first(self):
+        lines = simulate.table({"folio": [2000, 0, 1, 1, 1, 5], "x": [1000, 3, 1, 2, 1, 5]}, "folio")
+        assert lines[2] == "| folio | 2.0 k | 0.0 k | 0.0 k | 0.0 k | 0.0 k | 0.0 k |"
+        assert lines[3] == "| x | 0.50 | – | 1.00 | 2.00 | 1.00 | 1.00 |"
+
+    @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind")
+    def test_pages_that_miss(self, tmp_path):
+        launcher, glibc = measure.build_launcher(tmp_path), measure.Allocator("glibc", None)
+        walk = "import sys; b = bytearray(64 << 20); sys.exit(sum(b[i] for i in range(0, 64 << 20, 4096)))"
+        command = [str(Path(sys.executable).resolve()), "-I", "-S", "-c", walk]
+        misses = simulate.simulate(launcher, command, glibc, simulate.PAGES)
+        assert misses.second >= 16384  # each page once, beyond both levels
+
+    def test_every_case_has_a_program(self):
+        for words in simulate.CASES.values():
+            assert (measure.PROGRAMS / f"{words.split()[0]}.cc").is_file()
 
 
 SMALL = {

@@ -132,8 +132,9 @@ def launch(
         try:
             stdout, stderr = process.communicate(timeout=timeout)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # the session of this run only
-            process.communicate()
+            if process.returncode is None:  # on Ctrl-C, communicate may have seen its end already
+                os.killpg(process.pid, signal.SIGKILL)  # the session of this run only
+                process.communicate()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise FolioError(f"{command[0]} on {allocator.name}: not done after {timeout:.0f} s") from None
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from folio.errors import FolioError
@@ -17,22 +18,32 @@ def places() -> list[Path]:
     found = [Path(os.environ["FOLIO_LIBRARY"])] if os.environ.get("FOLIO_LIBRARY") else []
     found += [Path(p) for p in re.split(r"[ :]", os.environ.get("LD_PRELOAD", "")) if "libfolio.so" in p and "/" in p]
     machine = f"{os.uname().machine}-linux-gnu"
+    prefix = Path(sys.prefix).parent.parent  # where `make install` has put this command, with the library
     searched = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders = [CHECKOUT / "build", Path.home() / ".local/lib", *(Path(folder) for folder in searched if folder)]
+    if Path(sys.prefix).parent.name == "libexec":
+        folders[:0] = [prefix / "lib", prefix / "lib" / machine, prefix / "lib64"]
     folders += [Path(f) for f in ("/usr/local/lib", f"/usr/local/lib/{machine}", "/opt/folio/lib", "/usr/lib")]
     folders += [Path("/usr/lib") / machine, Path("/usr/lib64")]
     return found + [folder / name for folder in folders for name in NAMES]
 
 
+def preloadable(path: Path) -> Path:
+    """The path, if the loader can be told of it. Raises FolioError if not."""
+    if re.search(r"[ :]", str(path)):
+        raise FolioError(f"{path}: LD_PRELOAD ends names at spaces and colons: copy the library to a path without any")
+    return path
+
+
 def find_library(given: Path | None) -> Path:
-    """The library's real file. Raises FolioError if there is none."""
+    """The library's real file. Raises FolioError if there is none, or it cannot be preloaded."""
     if given is not None:
         if not given.is_file():
             raise FolioError(f"no library {given}: `make build` makes build/libfolio.so in Folio's source tree")
-        return given.resolve()
+        return preloadable(given.resolve())
     for path in places():
         if path.is_file():
-            return path.resolve()
+            return preloadable(path.resolve())
     raise FolioError(
         "no libfolio.so found: `make install` in Folio's source tree, or name it with --lib FILE or FOLIO_LIBRARY=FILE"
     )

@@ -295,6 +295,37 @@ TEST_F(CpuCacheTest, WhatIsOverTheBudgetGoesToTheDepot) {
   }
 }
 
+TEST_F(CpuCacheTest, AnyMixKeepsToTheBudget) {
+  std::minstd_rand random(1);
+  std::vector<BinId> bins;
+  for (const BinId each : all_bins()) {
+    if (info_of(each).magazine_most >= 2) bins.push_back(each);
+  }
+  BinId used[3] = {};
+  for (const unsigned budget : {64u, 256u, 1024u}) {
+    options.cpu_cache = budget;
+    for (unsigned round = 0; round < rounds(4000); ++round) {
+      // Three bins for some time, the larger ones more often: a magazine of them is a good part of the budget.
+      if (round % 200 == 0) {
+        for (BinId& b : used) b = bins[bins.size() - 1 - random() % (random() % bins.size() + 1)];
+      }
+      const BinId each = used[random() % 3];
+      if (random() % 4 == 0) {
+        if (Magazine* m = cpu_cache_get(each, kWhole, nullptr)) {
+          m->set_next(nullptr);
+          drain_list(each, m);
+        }
+      } else {
+        const auto count = static_cast<unsigned>(1 + random() % info_of(each).magazine_most);
+        if (Magazine* empty = cpu_cache_put(each, magazine_of(each, count), "test")) magazines_put(empty);
+        EXPECT_LE(mine().bytes, budget * kKiB);
+      }
+      expect_exact();
+      if (HasFailure()) FAIL() << "round " << round;
+    }
+  }
+}
+
 TEST_F(CpuCacheTest, GettingKeepsToTheBudgetToo) {
   options.cpu_cache = 512;
   std::vector<BinId> used;

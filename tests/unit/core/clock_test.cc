@@ -161,6 +161,30 @@ TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
   }
 }
 
+// Each of a few huge objects is replaced by turns, or one alone: its pages come back, they do not go and come anew.
+TEST_F(Clock, HugeObjectsThatAreReplacedKeepTheirPages) {
+  options.housekeeper = kHousekeeperOff;  // as above
+  options.decay = 3600000;
+  for (const unsigned held : {1u, 3u, 10u}) {
+    const int result = in_child([held] {
+      constexpr size_t kSize = 20 * kMiB;
+      std::vector<void*> objects(held);
+      for (unsigned turn = 0; turn < 6; ++turn) {
+        for (void*& object : objects) {
+          if (object != nullptr) free_object(object);
+          object = alloc(kSize);
+          for (size_t at = 0; at < kSize; at += 4 * kKiB) static_cast<char*>(object)[at] = 1;
+        }
+      }
+      const uint64_t purged = page_counts.purged.load(order::relaxed);
+      for (void* object : objects) free_object(object);
+      const bool bounded = dirty() <= static_cast<size_t>(kTolerated) + 12 * kMiB;
+      return purged == 0 && bounded ? kPassed : kFailed;
+    });
+    EXPECT_EQ(result, kPassed) << held << " objects";
+  }
+}
+
 // What the caches hold of a heap that is freed in random order would keep nearly all of its pages.
 TEST_F(Clock, CachesDoNotKeepThePagesOfAHeapThatIsGone) {
   options.housekeeper = kHousekeeperOff;  // as above

@@ -354,7 +354,7 @@ TEST_F(Huge, FreedBeyondTheBoundIsPurgedAtOnce) {
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(2 * kMiB));
   fill(large, 1);
   huge_free(large);
-  clock_after_huge_free();
+  clock_after_huge_free(0);
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(4 * kMiB)) << "what is over, and no more";
   EXPECT_EQ(small->touched_bytes, 0u) << "first what has waited longer";
   EXPECT_EQ(large->touched_bytes, 4 * kMiB);
