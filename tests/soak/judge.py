@@ -36,6 +36,15 @@ def process(pid: int) -> dict[str, int]:
     }
 
 
+def largest_mappings(pid: int, count: int = 12) -> str:
+    """Those with the most resident pages, a line each."""
+    text = Path(f"/proc/{pid}/smaps").read_text()
+    first = r"^([0-9a-f]+-[0-9a-f]+) (\S+) \S+ \S+ \d+ *(.*)\n"
+    found = re.findall(first + r"Size: +(\d+) kB(?:\n.*?)*?\nRss: +(\d+) kB", text, re.M)
+    rows = sorted(((int(rss), span, mode, int(size), name) for span, mode, name, size, rss in found), reverse=True)
+    return "\n".join(f"{r:10,} of {size:12,} KiB  {mode} {span} {name}" for r, span, mode, size, name in rows[:count])
+
+
 def mib(number: float) -> str:
     return f"{number / MIB:.1f} MiB"
 

@@ -229,7 +229,10 @@ class Soak:
             if not wrong:
                 break
             if time.monotonic() > end:
-                raise Wrong(f"{wrong}, {SETTLE_S} s after all came to rest", program.pid)
+                # What is lost is resident too: say that first.
+                lost = judge.exact(figures)
+                where = f", {SETTLE_S} s after all came to rest; most lie in\n{judge.largest_mappings(program.pid)}"
+                raise Wrong(lost or wrong + where, program.pid)
         if self.on_folio():
             wrong = judge.exact(figures)
             if wrong:
