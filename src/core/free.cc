@@ -7,6 +7,7 @@
 #include "cache/cpu_cache.h"
 #include "core/clock.h"
 #include "core/lifecycle.h"
+#include "core/seam.h"
 #include "folio/bin.h"
 #include "folio/watch.h"
 #include "os/report.h"
@@ -81,7 +82,11 @@ size_t release_huge(void* object, const char* function) {
   HugeBlock* block = find_huge(object, function);
   if (block == nullptr) return 0;
   const size_t bytes = block->usable_bytes;
-  if (huge_free(block)) return bytes;
+  const bool seen = block->seen;
+  if (huge_free(block)) {
+    if (seen) seam_freed();
+    return bytes;
+  }
   report_huge(object, *block, function);
   return 0;
 }
@@ -97,8 +102,10 @@ void release_slow(void* object, const char* function) {
     return clock_after_huge_free(release_huge(object, function));
   }
   if (code == kCodeLarge) {
-    const unsigned granules = large_park(object);
+    bool seen;
+    const unsigned granules = large_park(object, &seen);
     if (granules == 0) return report_large(object, function);
+    if (seen) seam_freed();
     if (cpu_cache_put_large(object, granules)) return clock_after_cached_large_call();
     return clock_after_large_call();
   }
@@ -148,6 +155,8 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
 
 void release_sized_slow(void* object, size_t size, const char* function) {
   if (object == nullptr) return;
+  // The front is closed, and only sent the call here.
+  if (size <= kSmallTableMost && kSizes.small_top[size] == top_offset_at(object)) return release(object, function);
   Extent extent;
   if (!find_extent(object, function, &extent)) return;
   if (size > extent.usable_bytes) {

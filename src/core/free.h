@@ -15,6 +15,7 @@
 
 #include "arch/arch.h"
 #include "cache/thread_cache.h"
+#include "core/seam.h"
 #include "folio/descriptor.h"
 #include "space/chunk_table.h"
 
@@ -41,7 +42,7 @@ void release_sized_slow(void* object, size_t size, const char* function);
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
   const unsigned top = top_offset_at(object);
   // A code that is no bin has size 0 here.
-  const bool fits = size <= kSmallTableMost ? kSizes.small_top[size] == top : size <= kSizes.info[top / kTopBytes].size;
+  const bool fits = size <= kSmallTableMost ? front_small_top(size) == top : size <= kSizes.info[top / kTopBytes].size;
   if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
   release(object, function);
 }

@@ -12,8 +12,6 @@
 
 namespace folio {
 
-constinit Atomic<uint32_t> started{kNotStarted};
-
 namespace {
 
 void complain(const char* line, size_t length) {
@@ -28,6 +26,7 @@ void after_fork_in_child() {
   // Where the system does not say how many there are, it says of each that had a cache whether it is here.
   const unsigned total = os::thread_total();
   const bool alone = total == 1 || (total == 0 && !housekeeper_is_own() && !thread_caches_others_run());
+  seam_after_fork();
   clock_after_fork(alone);
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);
@@ -50,17 +49,21 @@ void after_fork_in_child() {
 
 }  // namespace
 
-void start_slow() {
+bool start_slow() {
+  // [start] acquire: sees the options; as in start()
+  if (seam_mode.load(order::acquire) == kAsked) seam_change();
+  uint32_t now = seam_mode.load(order::acquire);  // [start] acquire: as above
+  if (now >= kOpen) return seam_closed(now);
   // The dynamic linker allocates before the environment is known; those calls run on the defaults.
-  if (!os::environment_ready()) return;
-  uint32_t now = kNotStarted;
+  if (!os::environment_ready()) return false;
+  now = kNotStarted;
   // Relaxed: decides who reads them. unseen: what starts the process asks the libc and the kernel, once for good.
-  if (!started.compare_exchange(now, kStarting, order::relaxed)) return;
+  if (!seam_mode.compare_exchange(now, kStarting, order::relaxed)) return false;
   if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
   os::at_fork(collapse_note_fork, after_fork_in_child);
   os::prepare_thread_end(thread_cache_end);
-  started.store(kStarted,
-                order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
+  seam_mode.store(kOpen, order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
+  return false;
 }
 
 }  // namespace folio

@@ -1,20 +1,18 @@
 // Start, fork and exit of the process.
 #pragma once
 
-#include "base/atomic.h"
+#include "core/seam.h"
 
 namespace folio {
 
 // Reads the options and registers for fork and exit, once. Nothing waits for it: who comes while another thread is at
 // it goes on with the defaults.
-FOLIO_COLD void start_slow();
+// Also makes what change of the mode was asked for. Returns whether calls are to be seen (seam.h).
+FOLIO_COLD bool start_slow();
 
-enum : uint32_t { kNotStarted = 0, kStarting = 1, kStarted = 2 };
-extern Atomic<uint32_t> started;
-
-FOLIO_INLINE void start() {
+FOLIO_INLINE bool start() {
   // [start] acquire: sees the options; pairs with start_slow. unseen: as there
-  if (__builtin_expect(started.load(order::acquire) != kStarted, false)) start_slow();
+  return __builtin_expect(seam_mode.load(order::acquire) != kOpen, false) && start_slow();
 }
 
 }  // namespace folio

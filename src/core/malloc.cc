@@ -12,6 +12,7 @@
 #include "core/clock.h"
 #include "core/ladder.h"
 #include "core/lifecycle.h"
+#include "core/seam.h"
 #include "folio/bin.h"
 #include "folio/retire.h"
 #include "space/huge.h"
@@ -89,6 +90,14 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   return object == nullptr ? out_of_memory() : object;
 }
 
+// A call is seen: the object, if it is one of the chosen. Null: the call goes on as any.
+void* choose(size_t size, size_t alignment, bool zeroed) {
+  if (!seam_see(size)) return nullptr;
+  void* const object = allocate_beyond_bins(size, alignment, zeroed);
+  if (object != nullptr) seam_chose(object, size);
+  return object;
+}
+
 }  // namespace
 
 void* allocate_in_bin(BinId bin, bool* zero) {
@@ -110,15 +119,19 @@ void* allocate_in_bin(BinId bin, bool* zero) {
 
 void* allocate_medium(size_t size) {
   if (size > kMediumMost) return allocate_slow(size);
-  void* object = pop_object(kSizes.medium_bin[(size + 63) / 64] * kTopBytes);
+  void* object = pop_object(front_medium_bin(size) * kTopBytes);
   return object != nullptr ? object : allocate_slow(size);
 }
 
 void* allocate_slow(size_t size) {
-  start();
+  if (start()) {
+    if (void* const chosen = choose(size, 1, false)) return chosen;
+  }
   if (size > kMediumMost) return allocate_beyond_bins(size, 1, false);
+  // Where the front is closed, or was a moment ago, the bin's magazine may hold what is wanted.
+  void* const object = pop_object(index(bin_of(size)) * kTopBytes);
   bool zero;
-  return allocate_in_bin(bin_of(size), &zero);
+  return object != nullptr ? object : allocate_in_bin(bin_of(size), &zero);
 }
 
 void* allocate_zeroed(size_t size) {
@@ -126,13 +139,15 @@ void* allocate_zeroed(size_t size) {
     void* object = allocate(size);
     return object == nullptr ? nullptr : __builtin_memset(object, 0, size);
   }
-  start();
-  return allocate_beyond_bins(size, 1, true);
+  void* const chosen = start() ? choose(size, 1, true) : nullptr;
+  return chosen != nullptr ? chosen : allocate_beyond_bins(size, 1, true);
 }
 
 void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
   if (alignment <= 8 || (alignment == 16 && size >= 16)) return zeroed ? allocate_zeroed(size) : allocate(size);
-  start();
+  if (start()) {
+    if (void* const chosen = choose(size, alignment, zeroed)) return chosen;
+  }
   const BinId bin = aligned_bin(alignment, size);
   if (bin == BinId::kNone) return allocate_beyond_bins(size, alignment, zeroed);
   bool zero = false;

@@ -14,6 +14,7 @@
 #include "arch/arch.h"
 #include "cache/thread_cache.h"
 #include "config/size_classes.h"
+#include "core/seam.h"
 
 namespace folio {
 
@@ -38,7 +39,7 @@ FOLIO_INLINE void* pop_object(unsigned top_offset) {
 
 FOLIO_INLINE void* allocate(size_t size) {
   if (__builtin_expect(size > kSmallTableMost, false)) return allocate_medium(size);
-  void* object = pop_object(kSizes.small_top[size]);
+  void* object = pop_object(front_small_top(size));
   if (__builtin_expect(object == nullptr, false)) return allocate_slow(size);
   return object;
 }

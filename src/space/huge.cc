@@ -299,6 +299,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   set_usable(*block, bytes);
   live_count.fetch_add(1, order::relaxed);  // relaxed: a statistic
   // Relaxed: whoever frees it got the address from the caller.
+  block->seen = false;
   block->state.store(kHugeLive, order::relaxed);
   arch::store_barrier();  // also where the program passes it on by a relaxed store: CONCURRENCY.md, "Addresses"
   return block;
@@ -363,6 +364,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size) {
     if (block->touched_bytes <= bytes) block->touched_bytes = 0;
     set_usable(*block, 0);
   }
+  target->seen = block->seen;
   huge_free(block);
   return target;
 }

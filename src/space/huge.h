@@ -30,6 +30,7 @@ struct HugeBlock {
   uint32_t order;          // reserved_bytes is at least 2^order chunks
   uint32_t freed_at;       // what huge_age() counted to when it was freed
   bool unmap_when_freed;
+  bool seen;  // whoever frees it wants to know
   Atomic<HugeBlock*> link;
 
   Atomic<HugeBlock*>& stack_link() { return link; }

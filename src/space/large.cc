@@ -114,14 +114,21 @@ LargePlace large_place(const void* address) {
   return place;
 }
 
-unsigned large_park(void* object) {
+unsigned large_park(void* object, bool* seen) {
   auto* f = static_cast<Field*>(descriptor_at(object));
   if (f == nullptr || !f->sealed()) return 0;
   const unsigned g = granule_of(*f, object);
   uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
   if (!is_live(entry) || granule_at(*f, g) + offset_in(entry) != object) return 0;
+  if (seen != nullptr) *seen = (entry & kEntrySeen) != 0;
   // Relaxed: decides which of two frees is the second.
-  return f->entry(g).compare_exchange(entry, entry & ~kEntryLive, order::relaxed) ? granules_in(entry) : 0;
+  return f->entry(g).compare_exchange(entry, entry & ~(kEntryLive | kEntrySeen), order::relaxed) ? granules_in(entry)
+                                                                                                 : 0;
+}
+
+void large_mark_seen(void* object) {
+  auto* f = static_cast<Field*>(descriptor_at(object));
+  f->entry(granule_of(*f, object)).fetch_or(kEntrySeen, order::relaxed);  // relaxed: the caller owns a live object
 }
 
 unsigned large_granules(size_t size) { return granules_for(size + kLineOffsetMost); }
@@ -168,7 +175,7 @@ bool large_resize(void* object, size_t size) {
     note_taken(f, end, wanted - had, [](unsigned, unsigned) {});
   }
   // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice.
-  if (!entry.compare_exchange(now, make_entry(wanted, offset, size), order::relaxed)) {
+  if (!entry.compare_exchange(now, make_entry(wanted, offset, size) | (now & kEntrySeen), order::relaxed)) {
     if (wanted > had) give(f, end, wanted - had);
     return false;
   }

@@ -10,7 +10,8 @@
 //               last large_age().
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
-//               | live : 1 | lent : 1 | 0 : 6 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
+//               | live : 1 | lent : 1 | seen : 1 | 0 : 5 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
+//               seen: whoever frees it wants to know (large_mark_seen).
 //               spare: 4 KiB units at the end that nobody asked for. They are not usable, so that a program which
 //               counts by usable size (redis by its limit) counts what it touches.
 //
@@ -77,6 +78,7 @@ static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 
 // An entry of a field, as drawn above.
 inline constexpr uint32_t kEntryLive = uint32_t{1} << 31, kEntryLent = uint32_t{1} << 30;
+inline constexpr uint32_t kEntrySeen = uint32_t{1} << 29;
 inline constexpr unsigned kEntryLinesShift = 16, kEntrySpareShift = 22;
 inline constexpr size_t kSpareUnit = 4096;
 // For an object of `size` bytes from `offset` on. What it does not need is counted as if it started at the last line,
@@ -134,8 +136,10 @@ struct LargePlace {
 LargePlace large_place(const void* address);
 
 // Frees a live object but for its granules, which the caller owns now, for large_unpark or large_give. Returns how many
-// they are; 0 if no live object starts there.
-unsigned large_park(void* object);
+// they are; 0 if no live object starts there. *seen: it was marked so.
+unsigned large_park(void* object, bool* seen = nullptr);
+// Marks a live object, until it is freed.
+void large_mark_seen(void* object);
 // How many granules an object of `size` bytes without alignment takes. A parked one that has as many can be it.
 unsigned large_granules(size_t size);
 void large_unpark(void* parked, size_t size, bool zeroed);

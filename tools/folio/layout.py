@@ -18,19 +18,19 @@ VERSION = 6
 HEAD = struct.Struct("<8sII")
 TABLE_OFFSET = 48  # of the first pointer, in all versions so far
 LISTED = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
-chunk_table* windows* bin_info* bin_array* page_counts* thread_caches* cpu_caches* depot* options*
-window_bytes window_descriptors_offset descriptor_bytes descriptor_block_offset descriptor_bin_offset
-descriptor_seal_offset huge_bytes huge_base_offset huge_reserved_offset huge_usable_offset
-huge_touched_offset huge_state_offset magazine_bytes magazine_header_offset thread_cache_bytes
-thread_cache_next_offset thread_cache_tops_offset cpu_cache_count cpu_cache_lists_offset cpu_list_bytes
-cpu_list_objects_offset depot_bin_bytes bin_info_size_offset bin_info_objects_offset bin_info_folios_offset
-page_words magazine_link_offset stack_tag_bits resident_offset dirty_offset
-purged_offset purge_calls_offset code_large granule_shift fields* chunk_entry_bytes chunk_entry_step
-field_bytes field_base_offset field_next_offset field_granules_offset metadata_pieces* region_cursor*
-region_reserved* option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset
-metadata_piece_previous_offset option_count option_row_bytes collect_wanted_offset collect_done_offset
-hint_block_bytes cpu_cache_bytes depot_shards descriptor_first_offset code_watched
-limit_state_bytes limit_request_bytes limit_state* limit_request*"""
+chunk_table* windows* bin_info* bin_array* page_counts* thread_caches* cpu_caches* depot* options* window_bytes
+window_descriptors_offset descriptor_bytes descriptor_block_offset descriptor_bin_offset descriptor_seal_offset
+huge_bytes huge_base_offset huge_reserved_offset huge_usable_offset huge_touched_offset huge_state_offset
+magazine_bytes magazine_header_offset thread_cache_bytes thread_cache_next_offset thread_cache_tops_offset
+cpu_cache_count cpu_cache_lists_offset cpu_list_bytes cpu_list_objects_offset depot_bin_bytes bin_info_size_offset
+bin_info_objects_offset bin_info_folios_offset page_words magazine_link_offset stack_tag_bits resident_offset
+dirty_offset purged_offset purge_calls_offset code_large granule_shift fields* chunk_entry_bytes chunk_entry_step
+field_bytes field_base_offset field_next_offset field_granules_offset metadata_pieces* region_cursor* region_reserved*
+option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset metadata_piece_previous_offset
+option_count option_row_bytes collect_wanted_offset collect_done_offset hint_block_bytes cpu_cache_bytes depot_shards
+descriptor_first_offset code_watched limit_state_bytes limit_request_bytes limit_state* limit_request*
+seam_request_bytes seam_counts_bytes seam_shards mode_open mode_asked mode_closed seam_mode* seam_request*
+seam_counts*"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]

@@ -20,10 +20,10 @@ using namespace folio_test;
 namespace {
 
 TEST(Lifecycle, StartedBeforeMain) {
-  EXPECT_EQ(started.load(order::acquire), kStarted);
+  EXPECT_EQ(seam_mode.load(order::acquire), kOpen);
   start();
   start_slow();  // once is enough
-  EXPECT_EQ(started.load(order::acquire), kStarted);
+  EXPECT_EQ(seam_mode.load(order::acquire), kOpen);
 }
 
 // Options are read at start, so a new process is needed: this program again, with one test.

@@ -1,0 +1,303 @@
+#include "core/seam.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <thread>
+
+#include "core/lifecycle.h"
+#include "core/realloc.h"
+#include "unit/child.h"
+#include "unit/core/heap.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+struct Sums {
+  uint64_t calls = 0, bytes = 0, chosen = 0, chosen_bytes = 0, freed = 0;
+};
+Sums sums() {
+  Sums s;
+  for (const SeamCounts& each : seam_counts) {
+    s.calls += each.calls.load(order::relaxed);
+    s.bytes += each.bytes.load(order::relaxed);
+    s.chosen += each.chosen.load(order::relaxed);
+    s.chosen_bytes += each.chosen_bytes.load(order::relaxed);
+    s.freed += each.freed.load(order::relaxed);
+  }
+  return s;
+}
+Sums operator-(const Sums& a, const Sums& b) {
+  return {a.calls - b.calls, a.bytes - b.bytes, a.chosen - b.chosen, a.chosen_bytes - b.chosen_bytes, a.freed - b.freed};
+}
+
+// The front is what it is by itself, and so is the mode.
+void expect_open() {
+  EXPECT_EQ(seam_mode.load(order::relaxed), kOpen);
+  for (size_t size = 0; size <= kSmallTableMost; ++size) ASSERT_EQ(front_small_top(size), kSizes.small_top[size]) << size;
+  for (size_t size = 1; size <= kMediumMost; size += 61) {
+    ASSERT_EQ(front_medium_bin(size), kSizes.medium_bin[(size + 63) / 64]) << size;
+  }
+}
+
+class Seam : public ::testing::Test {
+ protected:
+  ~Seam() override {
+    seam_ask(false, 0);
+    expect_open();
+    expect_everything_free();
+  }
+};
+
+TEST_F(Seam, IsOpenAndSeesNothing) {
+  expect_open();
+  const Sums before = sums();
+  for (const size_t size : edge_sizes()) free_object(alloc(size));
+  EXPECT_EQ((sums() - before).calls, 0u);
+}
+
+TEST_F(Seam, EveryCallOfEachFunctionIsSeenOnce) {
+  ASSERT_TRUE(seam_ask(true, 0));
+  EXPECT_EQ(seam_mode.load(order::relaxed), kClosed);
+  uint64_t calls = 0, bytes = 0;
+  const Sums before = sums();
+  for (const size_t size : edge_sizes()) {
+    for (const unsigned round : {0, 1, 2}) {
+      void* object = alloc(size);
+      if (size <= kMediumMost) EXPECT_EQ(chunk_code(object), index(bin_of(size))) << size << ' ' << round;
+      free_object(object);
+      object = allocate_zeroed(size);
+      EXPECT_TRUE(all_zero(object, size));
+      release_sized(object, size, "test");
+      object = allocate_aligned(256, size, true);
+      EXPECT_TRUE(aligned_to(object, 256));
+      release_aligned_sized(object, size, "test");
+      object = reallocate(nullptr, 1, size, "test");
+      free_object(object);
+      calls += 4;
+      bytes += 4 * size;
+    }
+  }
+  const Sums seen = sums() - before;
+  EXPECT_EQ(seen.calls, calls);
+  EXPECT_EQ(seen.bytes, bytes);
+  EXPECT_EQ(seen.chosen, 0u);
+}
+
+TEST_F(Seam, WhatIsChosenIsSeenWhenFreed) {
+  ASSERT_TRUE(seam_ask(true, 1));  // all of them
+  const Sums before = sums();
+  uint64_t objects = 0, bytes = 0;
+  for (const size_t size : edge_sizes()) {
+    if (size < 100) continue;  // of these some are not chosen
+    auto* object = static_cast<char*>(alloc(size));
+    ASSERT_NE(object, nullptr);
+    EXPECT_EQ(chunk_code(object), size <= kLargeMost ? kCodeLarge : kCodeHugeStart) << size;
+    EXPECT_GE(usable(object), size);
+    fill(object, size, 3);
+    EXPECT_TRUE(filled(object, size, 3));
+    EXPECT_EQ((sums() - before).freed, objects);
+    release_sized(object, size, "test");
+    ++objects;
+    bytes += size;
+    EXPECT_EQ((sums() - before).freed, objects) << size;
+  }
+  const Sums seen = sums() - before;
+  EXPECT_EQ(seen.chosen, objects);
+  EXPECT_EQ(seen.chosen_bytes, bytes);
+}
+
+TEST_F(Seam, ResizedInPlaceOrMovedByPagesItIsStillTheSameOne) {
+  ASSERT_TRUE(seam_ask(true, 1));
+  void* large = alloc(kMiB);
+  void* huge = alloc(20 * kMiB);
+  ASSERT_TRUE(seam_ask(false, 0));
+  const Sums before = sums();
+  large = reallocate(large, 1, kMiB / 2, "test");
+  huge = reallocate(huge, 1, 60 * kMiB, "test");
+  EXPECT_EQ((sums() - before).freed, 0u);
+  free_object(large);
+  free_object(huge);
+  EXPECT_EQ((sums() - before).freed, 2u);
+  // Their places are not seen any more.
+  free_object(alloc(kMiB / 2));
+  free_object(alloc(60 * kMiB));
+  EXPECT_EQ((sums() - before).freed, 2u);
+}
+
+TEST_F(Seam, AFreeOfOneThatWasFreedIsOneOfALargeObject) {
+  ASSERT_TRUE(seam_ask(true, 1));
+  void* const object = alloc(200);
+  ASSERT_TRUE(seam_ask(false, 0));
+  const Sums before = sums();
+  EXPECT_TRUE(large_free(object));
+  EXPECT_FALSE(large_free(object));
+  EXPECT_EQ((sums() - before).freed, 0u);
+}
+
+// Each object stands for size / (1 - exp(-size / interval)) bytes: so the sum is right in the mean, whatever the sizes.
+TEST_F(Seam, TheChosenStandForAll) {
+  constexpr size_t kInterval = 64 * kKiB;
+  double sum_of_squares = 0;
+  for (const size_t size : {16ul, 1000ul, 30000ul, 100000ul, 3 * kMiB}) {
+    const uint64_t bytes = uint64_t{rounds(600)} * kInterval * (size > kInterval ? size / kInterval : 1);
+    ASSERT_TRUE(seam_ask(true, kInterval));
+    const Sums before = sums();
+    for (uint64_t done = 0; done < bytes; done += size) free_object(alloc(size));
+    ASSERT_TRUE(seam_ask(false, 0));
+    const Sums seen = sums() - before;
+    EXPECT_EQ(seen.freed, seen.chosen);
+    const double chance = 1 - exp(-static_cast<double>(size) / kInterval);
+    const double expected = static_cast<double>(seen.calls) * chance;
+    const double deviation = sqrt(expected * (1 - chance)) + 1e-9;
+    EXPECT_LT(fabs(static_cast<double>(seen.chosen) - expected), 5 * deviation + 1) << size;
+    sum_of_squares += pow((static_cast<double>(seen.chosen) - expected) / deviation, 2);
+  }
+  EXPECT_LT(sum_of_squares, 30.0);
+}
+
+// Exactly as many as there were between two moments at which nothing is in flight; and none before or after.
+TEST_F(Seam, ThreadsThatRunAreCountedExactly) {
+  constexpr unsigned kThreads = 8, kPhases = 4;
+  const unsigned each = rounds(20000);
+  std::atomic<unsigned> phase{0}, ready{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (unsigned p = 1; p <= kPhases; ++p) {
+        while (phase.load() < p) std::this_thread::yield();
+        void* live[64] = {};
+        for (unsigned i = 0; i < each; ++i) {
+          void*& slot = live[random() % 64];
+          free_object(slot);
+          slot = alloc(random() % 5000);
+        }
+        for (void* object : live) free_object(object);
+        ++ready;
+      }
+    });
+  }
+  for (unsigned p = 1; p <= kPhases; ++p) {
+    ASSERT_TRUE(seam_ask(p % 2 == 0, 0));
+    const Sums before = sums();
+    phase = p;
+    while (ready.load() < p * kThreads) std::this_thread::yield();
+    EXPECT_EQ((sums() - before).calls, p % 2 == 0 ? uint64_t{kThreads} * each : 0) << p;
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Switched as fast as it can be, and choosing all the time: nothing is lost, and what is chosen is freed as often.
+TEST_F(Seam, SwitchedWhileThreadsAllocate) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  const Sums before = sums();
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      std::vector<std::pair<char*, size_t>> live(100);
+      while (!stop) {
+        auto& [object, size] = live[random() % live.size()];
+        if (object != nullptr) {
+          EXPECT_EQ(static_cast<unsigned char>(object[0]), size % 251);
+          EXPECT_EQ(static_cast<unsigned char>(object[size - 1]), size % 251);
+          free_object(object);
+        }
+        size = 1 + random() % (random() % 16 == 0 ? 100000 : 700);
+        object = static_cast<char*>(alloc(size));
+        memset(object, static_cast<int>(size % 251), size);
+      }
+      for (auto& [object, size] : live) free_object(object);
+    });
+  }
+  for (unsigned i = 0; i < rounds(3000); ++i) {
+    while (!seam_ask(i % 2 == 0, 2000)) std::this_thread::yield();
+    if (i % 16 == 0) std::this_thread::yield();
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  const Sums seen = sums() - before;
+  EXPECT_GT(seen.chosen, 0u);
+  EXPECT_EQ(seen.freed, seen.chosen);
+}
+
+// As a tool does it: by system calls of another process.
+TEST_F(Seam, AnotherProcessMaySwitchIt) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const uint64_t before = sums().calls;
+    bool said = false;
+    for (;;) {
+      void* objects[300];
+      for (void*& object : objects) object = alloc(100);
+      for (void* object : objects) free_object(object);
+      if (!said && sums().calls > before + 1000) said = write(told[1], "c", 1) == 1;
+      if (said && seam_mode.load(order::relaxed) == kOpen) {
+        const uint64_t then = sums().calls;
+        for (unsigned i = 0; i < 1000; ++i) free_object(alloc(100));
+        _exit(sums().calls == then ? kPassed : kFailed);
+      }
+    }
+  }
+  const auto put = [&](void* at, auto value) {
+    const iovec here{&value, sizeof value}, there{at, sizeof value};
+    return process_vm_writev(child, &here, 1, &there, 1, 0) == static_cast<ssize_t>(sizeof value);
+  };
+  const auto ask = [&](uint64_t close, uint32_t number) {
+    return put(&seam_request.close, close) && put(&seam_request.interval, uint64_t{0}) &&
+           put(&seam_request.wanted, number) && put(&seam_mode, static_cast<uint8_t>(kAsked));
+  };
+  const uint32_t number = seam_request.done.load(order::relaxed);
+  const bool may = ask(1, number + 1);
+  char letter = 0;
+  if (may) {
+    EXPECT_EQ(read(told[0], &letter, 1), 1);
+    EXPECT_TRUE(ask(0, number + 2));
+  } else {
+    kill(child, SIGKILL);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  close(told[0]);
+  close(told[1]);
+  if (!may) GTEST_SKIP() << "no other process may be written to here";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kPassed) << status;
+}
+
+TEST_F(Seam, AChildOfAForkInTheMiddleOfAChangeMakesItAnew) {
+  EXPECT_EQ(in_child([] {
+              seam_request.close.store(1, order::relaxed);
+              seam_mode.store(kChanging, order::relaxed);  // as if another thread had been at it
+              const pid_t child = fork();
+              if (child == 0) {
+                const uint64_t before = sums().calls;
+                for (unsigned i = 0; i < 1000; ++i) free_object(alloc(100 + i));
+                _exit(seam_mode.load(order::relaxed) == kClosed && sums().calls >= before + 999 ? kPassed : kFailed);
+              }
+              int status = 0;
+              return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
+            }),
+            kPassed);
+}
+
+TEST_F(Seam, WhatCannotBeHadLeavesAllAsItWas) {
+  ASSERT_TRUE(seam_ask(true, 1));
+  errno = 0;
+  EXPECT_EQ(alloc(opaque(~size_t{0})), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_EQ(alloc(opaque(size_t{1} << 62)), nullptr);
+  void* const object = alloc(100);
+  EXPECT_NE(object, nullptr);
+  free_object(object);
+}
+
+}  // namespace
