@@ -50,10 +50,8 @@ void after_fork_in_child() {
 }  // namespace
 
 bool start_slow() {
-  // [start] acquire: sees the options; as in start()
-  if (seam_mode.load(order::acquire) == kAsked) seam_change();
-  uint32_t now = seam_mode.load(order::acquire);  // [start] acquire: as above
-  if (now >= kOpen) return seam_closed(now);
+  uint32_t now = seam_mode.load(order::acquire);  // [start] acquire: sees the options, as in start()
+  if (now >= kOpen) return now == kClosed;
   // The dynamic linker allocates before the environment is known; those calls run on the defaults.
   if (!os::environment_ready()) return false;
   now = kNotStarted;

@@ -10,7 +10,7 @@
 namespace folio {
 
 constinit Atomic<uint32_t> seam_mode{kNotStarted};
-constinit SeamRequest seam_request;
+constinit SeamSetting seam_setting;
 constinit SeamCounts seam_counts[kSeamShards];
 
 namespace {
@@ -32,6 +32,15 @@ void fill_front(bool close) {
     reinterpret_cast<Atomic<uint8_t>&>(front.medium_bin[i]).store(bin, order::relaxed);  // relaxed: see front_small_top
   }
 }
+
+constinit Atomic<bool> changing{false};
+
+bool begin_change() {
+  const uint32_t now = seam_mode.load(order::relaxed);  // relaxed: once started it stays so
+  // Acquire: sees what the change before has written; pairs with end_change.
+  return (now == kOpen || now == kClosed) && !changing.exchange(true, order::acquire);
+}
+void end_change() { changing.store(false, order::release); }  // release: pairs with begin_change
 
 // The thread's own: how many bytes it may still allocate before an object is chosen.
 struct Countdown {
@@ -78,39 +87,32 @@ void draw(uint64_t interval, uint32_t change) {
 
 constinit Front front = true_front();
 
-bool seam_ask(bool close, uint64_t interval) {
-  const uint32_t now = seam_mode.load(order::relaxed);  // relaxed: decided by the exchange
-  if (now != kOpen && now != kClosed) return false;
-  uint32_t expected = now;
-  // Relaxed: who asks at once gets one of the wishes; as a tool outside does, which writes and looks at `done`.
-  seam_request.close.store(close, order::relaxed);
-  seam_request.interval.store(interval, order::relaxed);                                             // relaxed: above
-  seam_request.wanted.store(seam_request.done.load(order::relaxed) + 1, order::relaxed);             // relaxed: above
-  if (!seam_mode.compare_exchange(expected, kAsked, order::release)) return false;  // [seam] release: pairs with seam_change
-  seam_change();
+bool seam_close(uint64_t interval) {
+  if (!begin_change()) return false;
+  seam_setting.interval.store(interval, order::relaxed);  // relaxed: who meets the one before goes on by that
+  seam_setting.number.fetch_add(1, order::relaxed);       // relaxed: as above
+  seam_mode.store(kClosed, order::release);               // [start] release: what the options say, again
+  fill_front(true);
+  end_change();
   return true;
 }
 
-void seam_change() {
-  uint32_t now = kAsked;
-  // [seam] acquire: sees the wish; pairs with seam_ask. Closed from here on: whom the table sends here is seen.
-  if (!seam_mode.compare_exchange(now, kChanging, order::acquire)) return;
-  const uint32_t wanted = seam_request.wanted.load(order::relaxed);    // relaxed: after the mode
-  const bool close = seam_request.close.load(order::relaxed) != 0;     // relaxed: after the mode
-  fill_front(close);
-  seam_request.done.store(wanted, order::release);  // [seam] release: who sees it sees the table
-  now = kChanging;
-  // Release: [start], what the options say. It fails where somebody has asked again: the next slow call makes that.
-  seam_mode.compare_exchange(now, close ? kClosed : kOpen, order::release);
+bool seam_open() {
+  if (!begin_change()) return false;
+  fill_front(false);
+  seam_mode.store(kOpen, order::release);  // [start] release: as in seam_close
+  end_change();
+  return true;
 }
 
 bool seam_see(size_t size) {
   SeamCounts& counts = shard();
-  counts.calls.fetch_add(1, order::relaxed);     // relaxed: a statistic
+  const unsigned bin = size <= kMediumMost ? index(bin_of(size)) : 0;
+  counts.calls[bin].fetch_add(1, order::relaxed);  // relaxed: a statistic
   counts.bytes.fetch_add(size, order::relaxed);  // relaxed: a statistic
-  const uint64_t interval = seam_request.interval.load(order::relaxed);  // relaxed: of the wish before or of this one
+  const uint64_t interval = seam_setting.interval.load(order::relaxed);  // relaxed: see seam_close
   if (interval == 0) return false;
-  const uint32_t change = seam_request.wanted.load(order::relaxed);  // relaxed: as above
+  const uint32_t change = seam_setting.number.load(order::relaxed);  // relaxed: as above
   if (countdown.change != change) draw(interval, change);
   countdown.bytes -= static_cast<int64_t>(size);
   if (countdown.bytes > 0) return false;
@@ -131,9 +133,6 @@ void seam_chose(void* object, size_t size) {
 
 void seam_freed() { shard().freed.fetch_add(1, order::relaxed); }  // relaxed: a statistic
 
-void seam_after_fork() {
-  uint32_t now = kChanging;
-  seam_mode.compare_exchange(now, kAsked, order::relaxed);  // relaxed: a child of one thread
-}
+void seam_after_fork() { changing.store(false, order::relaxed); }  // relaxed: the child has one thread
 
 }  // namespace folio

@@ -6,6 +6,7 @@
 //   heap load THREADS     threads that allocate, free and pass objects on, until the end; how much is live, from, to
 //   heap scattered PAGES  one huge object, of which every third page is touched, so many of them
 //   heap passed OBJECTS   objects of 64 bytes that another thread has freed
+//   heap counted          at each `m` it reads so many mallocs of known sizes; it says when it has
 //   heap quiet MIB        frees so much of its memory and then does nothing
 #include <malloc.h>
 #include <stdio.h>
@@ -186,6 +187,27 @@ int thinned(size_t mib) {
 
 }  // namespace
 
+// Nothing else of it calls malloc.
+void allocate(size_t size, unsigned times) {
+  for (unsigned i = 0; i < times; ++i) free(malloc(size));
+}
+
+int counted() {
+  printf("{}\n");
+  fflush(stdout);
+  char c;
+  while (read(0, &c, 1) > 0) {
+    if (c == 'm') {
+      allocate(24, 5000);
+      allocate(1000, 3000);
+      allocate(100000, 20);
+      allocate(size_t{20} << 20, 2);
+    }
+    if (c != '\n' && write(1, "\n", 1) != 1) return 1;
+  }
+  return 0;
+}
+
 int main(int argc, char** argv) {
   const size_t number = argc > 2 ? strtoul(argv[2], nullptr, 10) : 1;
   if (argc > 1 && strcmp(argv[1], "known") == 0) return known();
@@ -194,8 +216,10 @@ int main(int argc, char** argv) {
   if (argc > 1 && strcmp(argv[1], "scattered") == 0) return scattered(number);
   if (argc > 1 && strcmp(argv[1], "passed") == 0) return passed(number);
   if (argc > 1 && strcmp(argv[1], "quiet") == 0) return quiet(number);
+  if (argc > 1 && strcmp(argv[1], "counted") == 0) return counted();
   if (argc > 1 && strcmp(argv[1], "thinned") == 0) return thinned(number);
   fprintf(stderr,
-          "usage: heap known | wide GIB | load THREADS | scattered PAGES | passed OBJECTS | quiet MIB | thinned MIB\n");
+          "usage: heap known | wide GIB | load THREADS | scattered PAGES | passed OBJECTS | quiet MIB | thinned MIB |\n"
+          "            counted\n");
   return 2;
 }

@@ -18,7 +18,7 @@ from folio.output import bar, one_line, share, size
 from folio.run import Watch, show, summary, watch
 
 GROW = "x = [bytearray(b'x') * (n % 3000) for n in range(60000)]"  # 90 MB that are touched
-COMMANDS = ["run", "compare", "doctor", "bins", "where", "collect", "limit", "metrics", "check"]
+COMMANDS = ["run", "compare", "doctor", "bins", "where", "calls", "collect", "limit", "metrics", "check"]
 WIDTH = 80
 
 
@@ -52,7 +52,7 @@ class TestAll:
         assert f"Example: folio {command}" in done.stdout
         assert f"Usage: folio {command}" in done.stdout
 
-    @pytest.mark.parametrize("command", ["doctor", "bins", "collect", "limit", "metrics"])
+    @pytest.mark.parametrize("command", ["doctor", "bins", "calls", "collect", "limit", "metrics"])
     def test_no_process(self, command):
         done = folio_here(command, "999999999")
         assert (done.returncode, done.stdout) == (2, "")

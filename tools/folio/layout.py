@@ -29,8 +29,8 @@ field_bytes field_base_offset field_next_offset field_granules_offset metadata_p
 option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_offset metadata_piece_previous_offset
 option_count option_row_bytes collect_wanted_offset collect_done_offset hint_block_bytes cpu_cache_bytes depot_shards
 descriptor_first_offset code_watched limit_state_bytes limit_request_bytes limit_state* limit_request*
-seam_request_bytes seam_counts_bytes seam_shards mode_open mode_asked mode_closed seam_mode* seam_request*
-seam_counts*"""
+seam_counts_bytes seam_shards mode_open mode_closed seam_number_offset front_bytes seam_mode* seam_setting*
+seam_counts* front* true_front*"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]

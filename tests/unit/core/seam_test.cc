@@ -25,7 +25,7 @@ struct Sums {
 Sums sums() {
   Sums s;
   for (const SeamCounts& each : seam_counts) {
-    s.calls += each.calls.load(order::relaxed);
+    for (const auto& calls : each.calls) s.calls += calls.load(order::relaxed);
     s.bytes += each.bytes.load(order::relaxed);
     s.chosen += each.chosen.load(order::relaxed);
     s.chosen_bytes += each.chosen_bytes.load(order::relaxed);
@@ -49,7 +49,7 @@ void expect_open() {
 class Seam : public ::testing::Test {
  protected:
   ~Seam() override {
-    seam_ask(false, 0);
+    seam_open();
     expect_open();
     expect_everything_free();
   }
@@ -63,7 +63,7 @@ TEST_F(Seam, IsOpenAndSeesNothing) {
 }
 
 TEST_F(Seam, EveryCallOfEachFunctionIsSeenOnce) {
-  ASSERT_TRUE(seam_ask(true, 0));
+  ASSERT_TRUE(seam_close(0));
   EXPECT_EQ(seam_mode.load(order::relaxed), kClosed);
   uint64_t calls = 0, bytes = 0;
   const Sums before = sums();
@@ -91,7 +91,7 @@ TEST_F(Seam, EveryCallOfEachFunctionIsSeenOnce) {
 }
 
 TEST_F(Seam, WhatIsChosenIsSeenWhenFreed) {
-  ASSERT_TRUE(seam_ask(true, 1));  // all of them
+  ASSERT_TRUE(seam_close(1));  // all of them
   const Sums before = sums();
   uint64_t objects = 0, bytes = 0;
   for (const size_t size : edge_sizes()) {
@@ -114,10 +114,10 @@ TEST_F(Seam, WhatIsChosenIsSeenWhenFreed) {
 }
 
 TEST_F(Seam, ResizedInPlaceOrMovedByPagesItIsStillTheSameOne) {
-  ASSERT_TRUE(seam_ask(true, 1));
+  ASSERT_TRUE(seam_close(1));
   void* large = alloc(kMiB);
   void* huge = alloc(20 * kMiB);
-  ASSERT_TRUE(seam_ask(false, 0));
+  ASSERT_TRUE(seam_open());
   const Sums before = sums();
   large = reallocate(large, 1, kMiB / 2, "test");
   huge = reallocate(huge, 1, 60 * kMiB, "test");
@@ -132,9 +132,9 @@ TEST_F(Seam, ResizedInPlaceOrMovedByPagesItIsStillTheSameOne) {
 }
 
 TEST_F(Seam, AFreeOfOneThatWasFreedIsOneOfALargeObject) {
-  ASSERT_TRUE(seam_ask(true, 1));
+  ASSERT_TRUE(seam_close(1));
   void* const object = alloc(200);
-  ASSERT_TRUE(seam_ask(false, 0));
+  ASSERT_TRUE(seam_open());
   const Sums before = sums();
   EXPECT_TRUE(large_free(object));
   EXPECT_FALSE(large_free(object));
@@ -147,10 +147,10 @@ TEST_F(Seam, TheChosenStandForAll) {
   double sum_of_squares = 0;
   for (const size_t size : {16ul, 1000ul, 30000ul, 100000ul, 3 * kMiB}) {
     const uint64_t bytes = uint64_t{rounds(600)} * kInterval * (size > kInterval ? size / kInterval : 1);
-    ASSERT_TRUE(seam_ask(true, kInterval));
+    ASSERT_TRUE(seam_close(kInterval));
     const Sums before = sums();
     for (uint64_t done = 0; done < bytes; done += size) free_object(alloc(size));
-    ASSERT_TRUE(seam_ask(false, 0));
+    ASSERT_TRUE(seam_open());
     const Sums seen = sums() - before;
     EXPECT_EQ(seen.freed, seen.chosen);
     const double chance = 1 - exp(-static_cast<double>(size) / kInterval);
@@ -185,7 +185,7 @@ TEST_F(Seam, ThreadsThatRunAreCountedExactly) {
     });
   }
   for (unsigned p = 1; p <= kPhases; ++p) {
-    ASSERT_TRUE(seam_ask(p % 2 == 0, 0));
+    ASSERT_TRUE(p % 2 == 0 ? seam_close(0) : seam_open());
     const Sums before = sums();
     phase = p;
     while (ready.load() < p * kThreads) std::this_thread::yield();
@@ -218,7 +218,7 @@ TEST_F(Seam, SwitchedWhileThreadsAllocate) {
     });
   }
   for (unsigned i = 0; i < rounds(3000); ++i) {
-    while (!seam_ask(i % 2 == 0, 2000)) std::this_thread::yield();
+    ASSERT_TRUE(i % 2 == 0 ? seam_close(2000) : seam_open());
     if (i % 16 == 0) std::this_thread::yield();
   }
   stop = true;
@@ -252,16 +252,13 @@ TEST_F(Seam, AnotherProcessMaySwitchIt) {
     const iovec here{&value, sizeof value}, there{at, sizeof value};
     return process_vm_writev(child, &here, 1, &there, 1, 0) == static_cast<ssize_t>(sizeof value);
   };
-  const auto ask = [&](uint64_t close, uint32_t number) {
-    return put(&seam_request.close, close) && put(&seam_request.interval, uint64_t{0}) &&
-           put(&seam_request.wanted, number) && put(&seam_mode, static_cast<uint8_t>(kAsked));
-  };
-  const uint32_t number = seam_request.done.load(order::relaxed);
-  const bool may = ask(1, number + 1);
+  // To close: the mode and then the front; to open, the other way.
+  static const Front open_front = front, closed_front{};
+  const bool may = put(&seam_setting.interval, uint64_t{0}) && put(&seam_mode, uint32_t{kClosed}) && put(&front, closed_front);
   char letter = 0;
   if (may) {
     EXPECT_EQ(read(told[0], &letter, 1), 1);
-    EXPECT_TRUE(ask(0, number + 2));
+    EXPECT_TRUE(put(&front, open_front) && put(&seam_mode, uint32_t{kOpen}));
   } else {
     kill(child, SIGKILL);
   }
@@ -273,24 +270,27 @@ TEST_F(Seam, AnotherProcessMaySwitchIt) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kPassed) << status;
 }
 
-TEST_F(Seam, AChildOfAForkInTheMiddleOfAChangeMakesItAnew) {
-  EXPECT_EQ(in_child([] {
-              seam_request.close.store(1, order::relaxed);
-              seam_mode.store(kChanging, order::relaxed);  // as if another thread had been at it
-              const pid_t child = fork();
-              if (child == 0) {
+// Two threads change it all the time; a child must never find that somebody is at it still.
+TEST_F(Seam, AChildOfAForkMayChangeIt) {
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (unsigned i = 0; !stop; ++i) i % 2 == 0 ? seam_close(0) : seam_open();
+  });
+  for (unsigned i = 0; i < rounds(200); ++i) {
+    EXPECT_EQ(in_child([] {
+                if (!seam_close(0)) return kFailed;
                 const uint64_t before = sums().calls;
-                for (unsigned i = 0; i < 1000; ++i) free_object(alloc(100 + i));
-                _exit(seam_mode.load(order::relaxed) == kClosed && sums().calls >= before + 999 ? kPassed : kFailed);
-              }
-              int status = 0;
-              return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
-            }),
-            kPassed);
+                for (unsigned k = 0; k < 1000; ++k) free_object(alloc(100 + k));
+                return sums().calls == before + 1000 ? kPassed : kFailed;
+              }),
+              kPassed);
+  }
+  stop = true;
+  other.join();
 }
 
 TEST_F(Seam, WhatCannotBeHadLeavesAllAsItWas) {
-  ASSERT_TRUE(seam_ask(true, 1));
+  ASSERT_TRUE(seam_close(1));
   errno = 0;
   EXPECT_EQ(alloc(opaque(~size_t{0})), nullptr);
   EXPECT_EQ(errno, ENOMEM);
