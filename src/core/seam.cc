@@ -25,11 +25,11 @@ constexpr Front true_front() {
 void fill_front(bool close) {
   for (size_t i = 0; i <= kSmallTableMost; ++i) {
     const uint16_t top = close ? uint16_t{0} : kSizes.small_top[i];
-    reinterpret_cast<Atomic<uint16_t>&>(front.small_top[i]).store(top, order::relaxed);  // relaxed: see front_small_top
+    reinterpret_cast<Atomic<uint16_t>&>(front.small_top[i]).store(top, order::relaxed);  // relaxed: see seam.h
   }
   for (size_t i = 0; i <= kMediumMost / 64; ++i) {
     const uint8_t bin = close ? uint8_t{0} : kSizes.medium_bin[i];
-    reinterpret_cast<Atomic<uint8_t>&>(front.medium_bin[i]).store(bin, order::relaxed);  // relaxed: see front_small_top
+    reinterpret_cast<Atomic<uint8_t>&>(front.medium_bin[i]).store(bin, order::relaxed);  // relaxed: see seam.h
   }
 }
 
@@ -37,10 +37,10 @@ constinit Atomic<bool> changing{false};
 
 bool begin_change() {
   const uint32_t now = seam_mode.load(order::relaxed);  // relaxed: once started it stays so
-  // Acquire: sees what the change before has written; pairs with end_change.
+  // [seam] acquire: sees the front that the change before has written; pairs with end_change.
   return (now == kOpen || now == kClosed) && !changing.exchange(true, order::acquire);
 }
-void end_change() { changing.store(false, order::release); }  // release: pairs with begin_change
+void end_change() { changing.store(false, order::release); }  // [seam] release: pairs with begin_change
 
 // The thread's own: how many bytes it may still allocate before an object is chosen.
 struct Countdown {
@@ -108,8 +108,8 @@ bool seam_open() {
 bool seam_see(size_t size) {
   SeamCounts& counts = shard();
   const unsigned bin = size <= kMediumMost ? index(bin_of(size)) : 0;
-  counts.calls[bin].fetch_add(1, order::relaxed);  // relaxed: a statistic
-  counts.bytes.fetch_add(size, order::relaxed);  // relaxed: a statistic
+  counts.calls[bin].fetch_add(1, order::relaxed);                        // relaxed: a statistic
+  counts.bytes.fetch_add(size, order::relaxed);                          // relaxed: a statistic
   const uint64_t interval = seam_setting.interval.load(order::relaxed);  // relaxed: see seam_close
   if (interval == 0) return false;
   const uint32_t change = seam_setting.number.load(order::relaxed);  // relaxed: as above

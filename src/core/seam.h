@@ -42,11 +42,13 @@ extern Front front asm("folio_front");
 static_assert(kSizes.small_top[kSmallTableMost] < 256);
 static_assert(offsetof(sizes::Tables, medium_bin) - offsetof(sizes::Tables, small_top) == offsetof(Front, medium_bin));
 
-// Relaxed: what is stale by a moment is the true bin or bin 0, and both serve the call.
+// What is stale by a moment is the true bin or bin 0, and both serve the call.
 FOLIO_INLINE unsigned front_small_top(size_t size) {
+  // relaxed: see above
   return reinterpret_cast<Atomic<uint16_t>&>(front.small_top[size]).load(order::relaxed);
 }
 FOLIO_INLINE unsigned front_medium_bin(size_t size) {
+  // relaxed: see above
   return reinterpret_cast<Atomic<uint8_t>&>(front.medium_bin[(size + 63) / 64]).load(order::relaxed);
 }
 

@@ -10,7 +10,7 @@
 //               last large_age().
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
-//               | live : 1 | lent : 1 | seen : 1 | 0 : 5 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
+//               | live, lent, seen : 1 each | 0 : 5 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
 //               seen: whoever frees it wants to know (large_mark_seen).
 //               spare: 4 KiB units at the end that nobody asked for. They are not usable, so that a program which
 //               counts by usable size (redis by its limit) counts what it touches.

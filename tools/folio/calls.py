@@ -81,7 +81,7 @@ def calls(pid: int, seconds: float, rows: int, json: bool) -> int:
     else:
         each = output.size(requested / total)
         output.say(
-            f"{total:,} mallocs in {took:.1f} s: {total / took:,.0f} a second, {output.size(requested / took)} a second, "
+            f"{total:,} mallocs in {took:.1f} s: {total / took:,.0f} and {output.size(requested / took)} a second, "
             f"{each} each in the mean",
             "bold",
         )

@@ -252,7 +252,7 @@ def collect(
 def calls(
     pid: Pid,
     seconds: Annotated[float, typer.Option("--for", metavar="SECONDS", min=0.001, help="How long to count.")] = 5,
-    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="Sizes that get a row, the most frequent ones.")] = 20,
+    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="How many of the sizes get a row.")] = 20,
     json: Json = False,
 ) -> None:
     """Counts the mallocs of a running process, exactly, by size.

@@ -34,13 +34,15 @@ Sums sums() {
   return s;
 }
 Sums operator-(const Sums& a, const Sums& b) {
-  return {a.calls - b.calls, a.bytes - b.bytes, a.chosen - b.chosen, a.chosen_bytes - b.chosen_bytes, a.freed - b.freed};
+  return {a.calls - b.calls, a.bytes - b.bytes, a.chosen - b.chosen, a.chosen_bytes - b.chosen_bytes,
+          a.freed - b.freed};
 }
 
 // The front is what it is by itself, and so is the mode.
 void expect_open() {
   EXPECT_EQ(seam_mode.load(order::relaxed), kOpen);
-  for (size_t size = 0; size <= kSmallTableMost; ++size) ASSERT_EQ(front_small_top(size), kSizes.small_top[size]) << size;
+  for (size_t size = 0; size <= kSmallTableMost; ++size)
+    ASSERT_EQ(front_small_top(size), kSizes.small_top[size]) << size;
   for (size_t size = 1; size <= kMediumMost; size += 61) {
     ASSERT_EQ(front_medium_bin(size), kSizes.medium_bin[(size + 63) / 64]) << size;
   }
@@ -254,7 +256,8 @@ TEST_F(Seam, AnotherProcessMaySwitchIt) {
   };
   // To close: the mode and then the front; to open, the other way.
   static const Front open_front = front, closed_front{};
-  const bool may = put(&seam_setting.interval, uint64_t{0}) && put(&seam_mode, uint32_t{kClosed}) && put(&front, closed_front);
+  const bool may =
+      put(&seam_setting.interval, uint64_t{0}) && put(&seam_mode, uint32_t{kClosed}) && put(&front, closed_front);
   char letter = 0;
   if (may) {
     EXPECT_EQ(read(told[0], &letter, 1), 1);
