@@ -173,7 +173,7 @@ typedef struct folio_stats {
   size_t struct_size;     /* set by the caller to sizeof(folio_stats) */
   size_t live;            /* in objects that the program holds, by bin size */
   size_t cached;          /* in magazines: thread caches, CPU caches and depot */
-  size_t fragmented;      /* free, in folios that are partly taken (what may be resident) */
+  size_t fragmented;      /* free, on pages that taken objects keep (what may be resident) */
   size_t dirty;           /* free, resident and waiting to be purged (estimate) */
   size_t resident;        /* pages that may be resident, objects only, whole huge objects included (estimate) */
   size_t huge_live;       /* part of live: in huge objects, above 8 MiB */

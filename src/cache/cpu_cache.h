@@ -2,7 +2,7 @@
 // one thread frees another that runs on the same CPU takes, while it is in that CPU's cache.
 //
 // Guarded by a section that is tried, never waited for (sync/try_section.h). Busy, which takes a thread that was
-// preempted inside, means that the caller goes to the depot.
+// preempted inside, means that the caller goes on to the depot, or straight to the folios or fields.
 #pragma once
 
 #include <stddef.h>

@@ -57,7 +57,7 @@ inline constexpr unsigned kFirstAligned = 1 + sizes::count(sizes::kSmallAndMediu
 // bins are 1 .. kBins - 1
 inline constexpr unsigned kBins = kFirstAligned + sizes::count(sizes::kAligned);
 
-// What a chunk-table byte can say besides a bin.
+// What a chunk-table entry can say besides a bin.
 inline constexpr unsigned kCodeLarge = kBins;
 inline constexpr unsigned kCodeHugeStart = kBins + 1;
 inline constexpr unsigned kCodeHugeInside = kBins + 2;

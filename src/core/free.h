@@ -3,7 +3,7 @@
 //   release(object)
 //     load the chunk's entry, which leads to its bin's top; load that
 //     *top == object     the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
-//     top's low 9 bits are 0     the magazine is full, or closed: foreign, huge, first use
+//     top's low 9 bits are 0     the magazine is full, or closed: not a bin's, watched, first use
 //       either: release_slow: free.cc
 //     store the object below top, step top                                                              13 instructions
 //

@@ -120,7 +120,7 @@ void write_text(Write* write, void* context) {
   text << "folio: statistics\n";
   put_line(text, "live        ", t.live, "in objects that the program holds");
   put_line(text, "cached      ", t.cached, "in thread caches, CPU caches and depot");
-  put_line(text, "fragmented  ", t.fragmented, "free, in folios that are partly taken");
+  put_line(text, "fragmented  ", t.fragmented, "free, on pages that taken objects keep");
   put_line(text, "dirty       ", t.dirty, "free and waiting to be purged");
   put_line(text, "metadata    ", t.metadata, "Folio's own");
   put_line(text, "process RSS ", os::resident_bytes(), "all of it, also what is not Folio's");

@@ -1,5 +1,6 @@
 // Regions: reserved address space from which chunks are carved by an atomic bump. Regions start small (a limit on
-// address space may be tight) and double. Chunks in use are never unmapped. Called when a bin needs another chunk.
+// address space may be tight) and double. A chunk is unmapped only when it holds nothing and address space is short
+// (folio/retire.h). Called when a bin needs another chunk.
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +17,7 @@ extern Atomic<size_t> region_reserved;  // what region_bytes() says
 // 2 MiB of address space at a multiple of 2 MiB, to be committed before use, or null.
 char* acquire_chunk();
 
-// For a chunk that could not be opened: nothing was entered for it, or handed out of it.
+// For a chunk that could not be opened, or is retired: no address of it is in use.
 void return_chunk(char* chunk);
 
 // Address space reserved for chunks so far, and chunks carved from it.
