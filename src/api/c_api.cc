@@ -173,10 +173,10 @@ bool folio_limit_get(folio_limit* limit) {
   if (limit->struct_size == 0) return false;
   folio_limit all{};
   all.struct_size = limit->struct_size;
-  all.soft = static_cast<size_t>(limit_state.soft.load(order::relaxed));  // relaxed: see policy/limit.h
-  all.hard = static_cast<size_t>(limit_state.hard.load(order::relaxed));  // relaxed: see policy/limit.h
+  all.soft = static_cast<size_t>(limit_state.soft.get());
+  all.hard = static_cast<size_t>(limit_state.hard.get());
   all.held = static_cast<size_t>(held_bytes());
-  all.refused = limit_state.refused.load(order::relaxed);  // relaxed: see policy/limit.h
+  all.refused = limit_state.refused.get();
   all.level = static_cast<int>(level_now());
   __builtin_memcpy(limit, &all, copy_bytes(limit->struct_size, sizeof all));
   return true;

@@ -7,6 +7,7 @@
 #include "space/large.h"
 #include "space/metadata.h"
 #include "space/pages.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -15,12 +16,12 @@ constinit Atomic<CpuCache*> cpu_caches[kCpusMost];
 namespace {
 
 // 0: not asked yet, 1: no, 2: yes.
-constinit Atomic<int> transactions{0};
-constinit Atomic<unsigned> caches{0};  // made so far
+constinit Hint<int> transactions{0};
+constinit Counter<unsigned> caches{0};  // made so far
 
 FOLIO_NOINLINE int look_for_transactions() {
   const int known = arch::Transaction::has() ? 2 : 1;
-  transactions.store(known, order::relaxed);  // relaxed: every thread computes the same
+  transactions.set(known);
   return known;
 }
 
@@ -32,7 +33,7 @@ constexpr uint64_t kBusyToTransact = 100;
 
 bool use_transactions(const CpuCache& cache) {
   if (__builtin_expect(cache.busy.load(order::relaxed) < kBusyToTransact, true)) return false;  // relaxed: a hint
-  const int known = transactions.load(order::relaxed);                                          // relaxed: as above
+  const int known = transactions.get();
   return (known != 0 ? known : look_for_transactions()) == 2;
 }
 
@@ -45,7 +46,7 @@ FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
     // [cpu-cache] acquire: pairs with the winner's. unseen: its own copy is of the same step of metadata, as a rule
     return entry.load(order::acquire);
   }
-  caches.fetch_add(1, order::relaxed);  // relaxed: an estimate
+  caches.add(1);
   return fresh;
 }
 
@@ -56,13 +57,13 @@ CpuCache* current_cache() {
   return __builtin_expect(cache != nullptr, true) ? cache : make_cache(entry);
 }
 
-constinit Atomic<bool> sparing{false};
+constinit Hint<bool> sparing{false};
 constexpr uint64_t kSpareShare = 16;
 
 // Of one cache, for small and medium objects.
 uint64_t small_budget() {
   const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;
-  return sparing.load(order::relaxed) ? budget / kSpareShare : budget;  // relaxed: a hint
+  return sparing.get() ? budget / kSpareShare : budget;
 }
 
 void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
@@ -284,7 +285,7 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
 bool cpu_caches_hold(BinId bin, const void* object) {
   constexpr unsigned kFewMagazines = 4, kFewCaches = 8;
   bool found = false;
-  unsigned left = caches.load(order::relaxed);  // relaxed: an estimate
+  unsigned left = caches.get();
   if (left > kFewCaches) left = kFewCaches;
   for (auto& entry : cpu_caches) {
     if (left == 0 || found) break;
@@ -329,9 +330,9 @@ struct LargeGone {
 uint64_t large_budget() {
   constexpr uint64_t kLargeShares = 4;
   const auto least = static_cast<uint64_t>(options.cpu_cache) << 10;
-  if (sparing.load(order::relaxed)) return least / kSpareShare;                     // relaxed: a hint
-  const int64_t resident = page_counts.resident.load(order::relaxed);               // relaxed: an estimate
-  const unsigned made = caches.load(order::relaxed), count = made == 0 ? 1 : made;  // relaxed: as above
+  if (sparing.get()) return least / kSpareShare;
+  const int64_t resident = page_counts.resident.get();
+  const unsigned made = caches.get(), count = made == 0 ? 1 : made;
   const uint64_t part = resident <= 0 ? 0 : static_cast<uint64_t>(resident) / 8 / count;
   return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
 }
@@ -428,7 +429,7 @@ uint64_t cpu_caches_objects(BinId bin) {
 }
 
 void cpu_caches_spare(bool spare) {
-  if (sparing.load(order::relaxed) != spare) sparing.store(spare, order::relaxed);  // relaxed: a hint
+  if (sparing.get() != spare) sparing.set(spare);
 }
 
 uint64_t cpu_caches_pin() {

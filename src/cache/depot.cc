@@ -3,6 +3,7 @@
 #include "cache/screen.h"
 #include "config/options.h"
 #include "policy/retain.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -10,10 +11,10 @@ namespace {
 
 // A line of its own. Bytes of objects: of larger ones, of small ones.
 struct alignas(64) Held {
-  Atomic<int64_t> bytes[2];
+  Counter<int64_t> bytes[2];
 };
 constinit Held held;
-constinit Atomic<bool> shared{false};
+constinit Hint<bool> shared{false};
 
 constexpr int64_t kLiveShare = 4;
 
@@ -22,7 +23,7 @@ constexpr int64_t kLiveShare = 4;
 constinit DepotBin depot[kShardsMost][kBins];
 
 void depot_set_shared() {
-  if (!shared.load(order::relaxed)) shared.store(true, order::relaxed);  // relaxed: a hint
+  if (!shared.get()) shared.set(true);
 }
 
 namespace {
@@ -86,14 +87,14 @@ Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
 }
 
 bool has_room(BinId bin, int64_t bytes) {
-  if (!shared.load(order::relaxed)) return false;  // relaxed: a hint
+  if (!shared.get()) return false;
   const bool small = depot_small(bin);
   int64_t most = options.depot << 10;
   if (!small && timekeeper_runs() && most != 0) {
     const int64_t share = live_resident() / kLiveShare, least = share > kTolerated ? share : kTolerated;
     if (least > most) most = least;
   }
-  return held.bytes[small].load(order::relaxed) + bytes <= most;  // relaxed: a sum that others change
+  return held.bytes[small].get() + bytes <= most;
 }
 
 }  // namespace
@@ -107,11 +108,10 @@ void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function
   DepotBin& d = depot[own_shard()][index(bin)];
   // What is wanted passes through in any order; what waits here is to be in order.
   if (!d.bundles[0].looks_empty() || !d.bundles[1].looks_empty()) bundle = keep_ordered(bin, bundle, function);
-  if (bundle != nullptr) d.bundles[d.recent.load(order::relaxed)].push(bundle);  // relaxed: a hint
+  if (bundle != nullptr) d.bundles[d.recent.get()].push(bundle);
 }
 
-// Relaxed: a sum, nothing hangs on it.
-void depot_count(bool small, int64_t bytes) { held.bytes[small].fetch_add(bytes, order::relaxed); }
+void depot_count(bool small, int64_t bytes) { held.bytes[small].add(bytes); }
 
 int64_t bundle_bytes(BinId bin, Magazine* bundle) {
   int64_t objects = 0;
@@ -120,10 +120,10 @@ int64_t bundle_bytes(BinId bin, Magazine* bundle) {
 }
 
 Magazine* depot_pop(BinId bin) {
-  if (!shared.load(order::relaxed)) return nullptr;  // relaxed: a hint; nothing was pushed before
+  if (!shared.get()) return nullptr;  // nothing was pushed before
   return find_in_shards([bin](unsigned shard) {
     DepotBin& d = depot[shard][index(bin)];
-    const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
+    const uint32_t recent = d.recent.get();
     Magazine* bundle = pop(d.bundles[recent]);
     return bundle != nullptr ? bundle : pop(d.bundles[1 - recent]);
   });
@@ -135,10 +135,10 @@ unsigned depot_trim(bool all) {
   for (unsigned i = 0; i < n; ++i) {
     const BinId bin = bin_id(i % kBins);
     DepotBin& d = depot[i / kBins][i % kBins];
-    const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
+    const uint32_t recent = d.recent.get();
     drained += drain_stack(bin, d.bundles[1 - recent]);
     if (all) drained += drain_stack(bin, d.bundles[recent]);
-    if (!d.bundles[recent].looks_empty()) d.recent.store(1 - recent, order::relaxed);  // relaxed: a hint
+    if (!d.bundles[recent].looks_empty()) d.recent.set(1 - recent);
   }
   return drained;
 }
@@ -151,7 +151,7 @@ unsigned depot_age(unsigned most) {
   for (unsigned i = next.load(order::relaxed); i < n; ++i) {  // relaxed: see above
     const BinId bin = bin_id(i % kBins);
     DepotBin& d = depot[i / kBins][i % kBins];
-    const uint32_t recent = d.recent.load(order::relaxed);  // relaxed: a hint
+    const uint32_t recent = d.recent.get();
     while (drained < most) {
       Magazine* const bundle = pop(d.bundles[1 - recent]);
       if (bundle == nullptr) break;
@@ -162,7 +162,7 @@ unsigned depot_age(unsigned most) {
       next.store(i, order::relaxed);  // relaxed: see above
       return drained;
     }
-    if (!d.bundles[recent].looks_empty()) d.recent.store(1 - recent, order::relaxed);  // relaxed: a hint
+    if (!d.bundles[recent].looks_empty()) d.recent.set(1 - recent);
   }
   next.store(0, order::relaxed);  // relaxed: see above
   return drained;

@@ -20,6 +20,7 @@
 
 #include "cache/magazine.h"
 #include "cache/shards.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -45,7 +46,7 @@ constexpr unsigned bundle_most(BinId bin) { return kBundles.most[index(bin)]; }
 // One line a bin and shard: the head is what threads meet on.
 struct alignas(64) DepotBin {
   MagazineStack bundles[2];
-  Atomic<uint32_t> recent;  // which of them is pushed to: a hint
+  Hint<uint32_t> recent;  // which of them is pushed to
 };
 extern DepotBin depot[kShardsMost][kBins];
 

@@ -13,6 +13,7 @@
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
 #include "space/pages.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -27,8 +28,8 @@ constexpr ThreadTops all_closed() {
   return tops;
 }
 
-alignas(64) constinit Atomic<int64_t> pool_claimed{0};
-constinit Atomic<int64_t> lost_claims{0};  // of it, by threads that are gone without a word
+alignas(64) constinit Counter<int64_t> pool_claimed{0};
+constinit Counter<int64_t> lost_claims{0};  // of it, by threads that are gone without a word
 
 constexpr int64_t kClaimBytes = int64_t{64} << 10;
 constexpr unsigned kSweepCalls = 1024;
@@ -72,18 +73,17 @@ int64_t charge(BinId bin, unsigned capacity) { return int64_t{info_of(bin).size}
 // size of the process, 16 threads of 30 MiB each took 1.6 times as long, 64 threads 2.5 times, in no less memory.
 int64_t pool_bytes() {
   constexpr unsigned kPoolPerShift = 27;
-  const int64_t shares = page_counts.resident.load(order::relaxed) >> kPoolPerShift;  // relaxed: an estimate
+  const int64_t shares = page_counts.resident.get() >> kPoolPerShift;
   return (options.thread_cache_pool << 20) * (shares > 1 ? shares : 1);
 }
 
 bool claim(ThreadCache& c, int64_t bytes) {
   while (c.budget < bytes) {
     const int64_t pool = pool_bytes();
-    // Relaxed: a sum of what is claimed, nothing is published with it. A look first: where the pool is used up, threads
-    // would meet on this line at each slow call.
-    if (pool_claimed.load(order::relaxed) + kClaimBytes > pool) return false;
-    if (pool_claimed.fetch_add(kClaimBytes, order::relaxed) + kClaimBytes > pool) {
-      pool_claimed.fetch_sub(kClaimBytes, order::relaxed);  // relaxed: as above
+    // A look first: where the pool is used up, threads would meet on this line at each slow call.
+    if (pool_claimed.get() + kClaimBytes > pool) return false;
+    if (pool_claimed.add(kClaimBytes) + kClaimBytes > pool) {
+      pool_claimed.sub(kClaimBytes);
       return false;
     }
     c.claimed += kClaimBytes;
@@ -140,7 +140,7 @@ void return_claims(ThreadCache& c, int64_t keep) {
   while (c.claimed > 0 && c.budget - kClaimBytes >= keep) {
     c.claimed -= kClaimBytes;
     c.budget -= kClaimBytes;
-    pool_claimed.fetch_sub(kClaimBytes, order::relaxed);  // relaxed: see claim
+    pool_claimed.sub(kClaimBytes);
   }
 }
 
@@ -212,8 +212,7 @@ FOLIO_NOINLINE void sweep(ThreadCache& c) {
 }
 
 void slow_call(ThreadCache& c) {
-  // Relaxed: the thread alone writes it.
-  c.activity.store(c.activity.load(order::relaxed) + 1, order::relaxed);
+  c.activity.set(c.activity.get() + 1);  // the thread alone writes it
   if (--c.calls_to_sweep == 0) sweep(c);
 }
 
@@ -400,9 +399,7 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
 
 // For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the screen.
 constexpr unsigned kCloseLooks = 16;
-bool look_closely(const ThreadCache& c) {
-  return c.activity.load(order::relaxed) % kCloseLooks == 0;  // relaxed: the thread's own
-}
+bool look_closely(const ThreadCache& c) { return c.activity.get() % kCloseLooks == 0; }
 
 }  // namespace
 
@@ -513,17 +510,17 @@ void thread_cache_forget(ThreadCache& c, bool lost) {
     c.bins[i].calls = 0;
   }
   if (lost) {
-    lost_claims.fetch_add(c.claimed, order::relaxed);  // relaxed: a sum
+    lost_claims.add(c.claimed);
     c.claimed = c.budget = 0;
   }
   return_claims(c, 0);
 }
 
 void thread_cache_return_lost_claim() {
-  int64_t lost = lost_claims.load(order::relaxed);  // relaxed: the compare_exchange decides
-  // Relaxed, both: sums. unseen: two ticks at once would return more than was lost
-  if (lost < kClaimBytes || !lost_claims.compare_exchange(lost, lost - kClaimBytes, order::relaxed)) return;
-  pool_claimed.fetch_sub(kClaimBytes, order::relaxed);  // relaxed: as above
+  int64_t lost = lost_claims.get();
+  // Whoever takes the step returns it: two ticks at once would return more than was lost.
+  if (lost < kClaimBytes || !lost_claims.replace(lost, lost - kClaimBytes)) return;
+  pool_claimed.sub(kClaimBytes);
 }
 
 }  // namespace folio

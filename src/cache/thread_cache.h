@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "cache/magazine.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -79,11 +80,11 @@ struct BinCache {
 };
 
 struct ThreadCache {
-  Atomic<ThreadCache*> link;  // while it waits for a thread
-  ThreadCache* next_all;      // every cache ever made
-  Atomic<ThreadTops*> tops;   // of its thread, which may be gone; null while it has none; odd: thread_caches_find_gone
-  Atomic<uint32_t> activity;  // slow calls; written by the thread
-  Atomic<uint32_t> thread;    // its thread's number (os::thread_id): for the child of a fork
+  Atomic<ThreadCache*> link;   // while it waits for a thread
+  ThreadCache* next_all;       // every cache ever made
+  Atomic<ThreadTops*> tops;    // of its thread, which may be gone; null while it has none; odd: thread_caches_find_gone
+  Counter<uint32_t> activity;  // slow calls; written by the thread
+  Atomic<uint32_t> thread;     // its thread's number (os::thread_id): for the child of a fork
   uint32_t calls_to_sweep;
   bool budget_used_up;  // no capacity grows until the next sweep
   int64_t budget;       // bytes that capacities may still grow by

@@ -3,6 +3,7 @@
 #include "cache/cpu_cache.h"
 #include "os/os.h"
 #include "space/metadata.h"
+#include "sync/relaxed.h"
 #include "sync/tagged_stack.h"
 
 namespace folio {
@@ -12,7 +13,7 @@ constinit Atomic<ThreadCache*> all_thread_caches{nullptr};
 namespace {
 
 constinit TaggedStack<ThreadCache, 6> idle_caches;
-constinit Atomic<unsigned> threads{0};
+constinit Counter<unsigned> threads{0};
 
 // Whether a top that was read from memory which may have been overwritten leads into a magazine.
 bool plausible(const Slot* top) {
@@ -60,21 +61,21 @@ void hand_on_all(const ThreadTops& tops) {
   }
 }
 
-constinit Atomic<ThreadCache*> next_look{nullptr};
+constinit Hint<ThreadCache*> next_look{nullptr};
 constinit Atomic<bool> looking{false};
 
 }  // namespace
 
 ThreadCache* thread_caches_get() {
   constexpr unsigned kLooksForGone = 4;  // before a cache is made: system calls, so a few
-  threads.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  threads.add(1);
   if (ThreadCache* cache = idle_caches.pop()) return cache;
   if (thread_caches_find_gone(kLooksForGone) != 0) {
     if (ThreadCache* cache = idle_caches.pop()) return cache;
   }
   auto* cache = static_cast<ThreadCache*>(metadata_alloc(sizeof(ThreadCache)));
   if (cache == nullptr) {
-    threads.fetch_sub(1, order::relaxed);  // relaxed: a statistic
+    threads.sub(1);
     return nullptr;
   }
   ThreadCache* first = all_thread_caches.load(order::relaxed);  // relaxed: a guess
@@ -86,7 +87,7 @@ ThreadCache* thread_caches_get() {
 }
 
 void thread_caches_put(ThreadCache& cache) {
-  threads.fetch_sub(1, order::relaxed);  // relaxed: a statistic
+  threads.sub(1);
   idle_caches.push(&cache);
 }
 
@@ -137,11 +138,11 @@ void thread_caches_after_fork(bool alone) {
   }
   // [look] release: pairs with the exchange above. unseen: as there
   if (free_again) looking.store(false, order::release);
-  // Relaxed: a statistic. A thread that vanished while it came or went counts wrongly.
+  // A thread that vanished while it came or went counts wrongly.
   if (alone) {
-    threads.store(left, order::relaxed);  // relaxed: as above
+    threads.set(left);
   } else {
-    threads.fetch_sub(gone, order::relaxed);  // relaxed: as above
+    threads.sub(gone);
   }
 }
 
@@ -151,7 +152,7 @@ unsigned thread_caches_find_gone(unsigned looks) {
   // here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an exchange, or
   // after a store, that is not there in the program
   if (looking.load(order::relaxed) || looking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
-  ThreadCache* c = next_look.load(order::relaxed);  // relaxed: any cache will do, and they stay
+  ThreadCache* c = next_look.get();  // any cache will do, and they stay
   for (; looks != 0; --looks) {
     if (c == nullptr) c = thread_caches_first();
     if (c == nullptr) break;
@@ -162,13 +163,13 @@ unsigned thread_caches_find_gone(unsigned looks) {
     }
     c = c->next_all;
   }
-  next_look.store(c, order::relaxed);  // relaxed: as above
+  next_look.set(c);
   // [look] release: pairs with the exchange above. unseen: as there
   looking.store(false, order::release);
   return found;
 }
 
-unsigned thread_count() { return threads.load(order::relaxed); }  // relaxed: a statistic
+unsigned thread_count() { return threads.get(); }
 
 ThreadCache* thread_caches_first() {
   return all_thread_caches.load(order::acquire);  // [all-caches] acquire: pairs with thread_caches_get

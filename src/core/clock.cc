@@ -14,6 +14,7 @@
 #include "space/housekeeper.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -38,14 +39,14 @@ constexpr uint64_t kAsleepAloneMs = 100;  // the first thread has left: the othe
 constexpr uint64_t kRetryMs = 10000;
 constexpr unsigned kGoneLooks = 16;  // for threads that are gone without a word, at each tick
 
-constinit Atomic<uint64_t> next_tick{0};
-constinit Atomic<uint64_t> no_thread_before{0};
-constinit Atomic<uint64_t> trusted_until{0};  // the housekeeper has looked by then, or it is held up
-constinit Atomic<uint64_t> next_look{0};
+constinit Hint<uint64_t> next_tick{0};
+constinit Hint<uint64_t> no_thread_before{0};
+constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has looked by then, or it is held up
+constinit Hint<uint64_t> next_look{0};
 constinit PurgeRound tick_round, bound_round;
-constinit Atomic<bool> bins_done{false};          // by this tick
-constinit Atomic<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
-constinit Atomic<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
+constinit Hint<bool> bins_done{false};          // by this tick
+constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
+constinit Hint<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
 
 uint64_t period_ms() {
   const auto half = static_cast<uint64_t>(options.decay) / 2;
@@ -90,7 +91,7 @@ void age_everything() {
 // What a tick does last. Returns whether it did anything.
 bool end_tick(unsigned drained) {
   cpu_caches_spare(ladder_is_tight());
-  drained_at.store(INT64_MAX, order::relaxed);  // relaxed: an estimate
+  drained_at.set(INT64_MAX);
   drained += cpu_caches_trim(false);
   // Without decay nothing waits, nor does what the caches kept: the call that frees may have looked already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
@@ -105,20 +106,20 @@ bool tick() {
   const size_t purged = purge_everything(PurgeWhich::kAged, kUnlimited);
   const bool drained = end_tick(depot_trim(false));
   age_everything();
-  bins_done.store(false, order::relaxed);  // relaxed: a mark
+  bins_done.set(false);
   return purged != 0 || drained;
 }
 
 // A tick in the program's calls, as far as one call goes. False: the rest is due at once.
 bool tick_in_steps() {
   size_t purged = 0;
-  // Relaxed: a mark. Bins once in a tick: a step marks as aged what the next round is to purge.
-  if (!bins_done.load(order::relaxed)) {
+  // Bins once in a tick: a step marks as aged what the next round is to purge.
+  if (!bins_done.get()) {
     const PurgeStep step{PurgeWhich::kAged, kStepBytes, kChunkShift, kStepChunks, false};
     const PurgeStepDone done = purge_bins_step(tick_round, step);
     if (!done.complete) return false;
     purged = done.purged;
-    bins_done.store(true, order::relaxed);  // relaxed: as above
+    bins_done.set(true);
   }
   if (purged < kStepBytes) purged += purge_beyond_bins(PurgeWhich::kAged, kStepBytes - purged);
   if (purged >= kStepBytes) return false;
@@ -126,7 +127,7 @@ bool tick_in_steps() {
   if (options.decay != 0 && drained >= kStepMagazines) return false;
   end_tick(drained);
   age_beyond_bins();
-  bins_done.store(false, order::relaxed);  // relaxed: as above
+  bins_done.set(false);
   return true;
 }
 
@@ -154,11 +155,11 @@ bool learn_live_huge() {
   const size_t live = huge_live_bytes();
   if (live < kWorthALook) return false;
   const uint64_t now = os::now_ms();
-  uint64_t due = next_look.load(order::relaxed);  // relaxed: a time
-  // relaxed: whoever moves the time forward asks. unseen: two that ask do no harm
-  if (now < due || !next_look.compare_exchange(due, now + kEveryMs, order::relaxed)) return false;
+  uint64_t due = next_look.get();
+  // Whoever moves the time forward asks.
+  if (now < due || !next_look.replace(due, now + kEveryMs)) return false;
   const size_t peak = os::peak_resident_bytes();
-  const auto known = static_cast<size_t>(page_counts.resident.load(order::relaxed));  // relaxed: an estimate
+  const auto known = static_cast<size_t>(page_counts.resident.get());
   const size_t rest = peak > known ? peak - known : 0;
   set_live_huge(peak != 0 && rest < live ? rest : live);
   return true;
@@ -182,7 +183,7 @@ void look() {
 // It keeps the time now: the program's calls leave that to it, unless it does not come for long after its next look.
 void keep_time_until(uint64_t next_look_ms) {
   const uint64_t until = os::now_ms() + kTrustedLooks * next_look_ms + kTrustedMs;
-  trusted_until.store(until, order::relaxed);  // relaxed: a time
+  trusted_until.set(until);
   set_timekeeper(true);
 }
 
@@ -236,9 +237,9 @@ bool keep_time() {
     const uint64_t now = os::now_ms();
     if (now < due) continue;
     due = now + period_ms();
-    next_tick.store(due, order::relaxed);  // relaxed: a time
-    // Relaxed: a mark. Cleared before the tick, so that what is freed beside it keeps the housekeeper awake.
-    const bool used = worked.exchange(false, order::relaxed);
+    next_tick.set(due);
+    // Cleared before the tick, so that what is freed beside it keeps the housekeeper awake.
+    const bool used = worked.swap(false);
     const bool ticked = tick(), more = collapse_dense_chunks(), busy = ticked || more || used;
     idle = busy ? 0 : idle + 1;
   }
@@ -251,7 +252,7 @@ bool sleep() {
   for (bool called = false; !called;) {
     const uint64_t most = os::first_thread_left() ? kAsleepAloneMs : kSleepMostMs;
     if (!rest(Rest::kUntilCalled, most, &called)) return false;
-    if (worked.load(order::relaxed)) break;  // relaxed: a mark; left between the last tick and the sleep
+    if (worked.get()) break;  // left between the last tick and the sleep
     serve_requests();
   }
   return true;
@@ -266,14 +267,12 @@ void hand_over() {
   purge_everything(PurgeWhich::kAll, kUnlimited);
 }
 
-bool is_worth_a_thread() {
-  return page_counts.resident.load(order::relaxed) > kWorthAThread || wanted_always();  // relaxed: an estimate
-}
+bool is_worth_a_thread() { return page_counts.resident.get() > kWorthAThread || wanted_always(); }
 
 // Threads may have come while it left, and found it here. But not where it cannot sleep, or cannot know who is left.
 bool comes_back() {
   if (cannot_rest || os::thread_total() == 0) {
-    no_thread_before.store(os::now_ms() + kRetryMs, order::relaxed);  // relaxed: a time
+    no_thread_before.set(os::now_ms() + kRetryMs);
     return false;
   }
   return !nobody_left() && housekeeper_enter();
@@ -304,16 +303,15 @@ void call_if_asleep() {
 // the next tick; then again when half of that is gone. Returns whether they were.
 bool drain_what_pins() {
   const int64_t live = live_resident();
-  // Relaxed: estimates.
-  if (live > recent_live() / 4 || live > drained_at.load(order::relaxed) / 2) return false;
+  if (live > recent_live() / 4 || live > drained_at.get() / 2) return false;
   if (static_cast<int64_t>(cpu_caches_pin()) <= live / 2) return false;
-  drained_at.store(live, order::relaxed);  // relaxed: as above
+  drained_at.set(live);
   cpu_caches_spare(true);
   return cpu_caches_trim(true, false) != 0;
 }
 
 void note_work() {
-  if (!worked.load(order::relaxed)) worked.store(true, order::relaxed);  // relaxed: a mark
+  if (!worked.get()) worked.set(true);
 }
 
 // In the program's calls. What is dirty now goes next time, unless it is used until then, or too much is. Rejected: to
@@ -363,17 +361,17 @@ namespace {
 FOLIO_NOINLINE void look_at_time() {
   note_work();
   const uint64_t now = os::now_ms();
-  uint64_t due = next_tick.load(order::relaxed);  // relaxed: a time
+  uint64_t due = next_tick.get();
   if (timekeeper_runs()) {
-    if (now < trusted_until.load(order::relaxed)) return;  // relaxed: a time
+    if (now < trusted_until.get()) return;
     // It is held up, or this is a process that was copied without it: the calls take over until it comes.
     set_timekeeper(false);
   }
   call_if_asleep();
   if (now < due || timekeeper_runs()) return;
-  // Relaxed: whoever moves the time forward runs the tick. unseen: two ticks at once do no harm
-  if (!next_tick.compare_exchange(due, now + period_ms(), order::relaxed) || due == 0) return;
-  if (!tick_in_steps()) next_tick.store(now, order::relaxed);  // relaxed: a time; the rest is due at once
+  // Whoever moves the time forward runs the tick.
+  if (!next_tick.replace(due, now + period_ms()) || due == 0) return;
+  if (!tick_in_steps()) next_tick.set(now);  // the rest is due at once
 }
 
 // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc also
@@ -386,7 +384,7 @@ void clock_after_slow_call() {
   if (dirty_over_floor()) keep_bound();
   ladder_after_call();
   const ThreadCache* cache = thread_state.cache;
-  if (cache != nullptr && !looks_at_time(cache->activity.load(order::relaxed))) return;  // relaxed: the thread's own
+  if (cache != nullptr && !looks_at_time(cache->activity.get())) return;
   look_at_time();
 }
 
@@ -416,8 +414,8 @@ namespace {
 bool count_call() {
   ThreadCache* const cache = thread_state.cache;
   if (cache == nullptr) return true;
-  const uint32_t calls = cache->activity.load(order::relaxed) + 1;  // relaxed: the thread's own
-  cache->activity.store(calls, order::relaxed);                     // relaxed: as above
+  const uint32_t calls = cache->activity.get() + 1;
+  cache->activity.set(calls);
   return looks_at_time(calls);
 }
 
@@ -437,10 +435,10 @@ void clock_after_cached_large_call() {
 bool clock_start_housekeeper() {
   if (options.housekeeper == kHousekeeperOff) return false;
   const uint64_t now = os::now_ms();
-  if (now < no_thread_before.load(order::relaxed)) return false;  // relaxed: a time
+  if (now < no_thread_before.get()) return false;
   if (!housekeeper_enter()) return true;
   if (os::start_thread(housekeeper_main, nullptr)) return true;
-  no_thread_before.store(now + kRetryMs, order::relaxed);  // relaxed: a time
+  no_thread_before.set(now + kRetryMs);
   housekeeper_forget();
   return false;
 }
@@ -450,14 +448,14 @@ void clock_start_housekeeper_if_on() {
 }
 
 size_t clock_collect(const char* function) {
-  const uint64_t before = page_counts.purged.load(order::relaxed);  // relaxed: a statistic
+  const uint64_t before = page_counts.purged.get();
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
   cpu_caches_trim(true);
   depot_trim(true);
   retry_refused();
   purge_everything(PurgeWhich::kAll, kUnlimited);
   huge_unmap_free();
-  return page_counts.purged.load(order::relaxed) - before;  // relaxed: a statistic
+  return page_counts.purged.get() - before;
 }
 
 void clock_after_fork(bool alone) {

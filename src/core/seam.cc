@@ -89,9 +89,9 @@ constinit Front front = true_front();
 
 bool seam_close(uint64_t interval) {
   if (!begin_change()) return false;
-  seam_setting.interval.store(interval, order::relaxed);  // relaxed: who meets the one before goes on by that
-  seam_setting.number.fetch_add(1, order::relaxed);       // relaxed: as above
-  seam_mode.store(kClosed, order::release);               // [start] release: what the options say, again
+  seam_setting.interval.set(interval);  // who meets the one before goes on by that
+  seam_setting.number.add(1);
+  seam_mode.store(kClosed, order::release);  // [start] release: what the options say, again
   fill_front(true);
   end_change();
   return true;
@@ -108,11 +108,11 @@ bool seam_open() {
 bool seam_see(size_t size) {
   SeamCounts& counts = shard();
   const unsigned bin = size <= kMediumMost ? index(bin_of(size)) : 0;
-  counts.calls[bin].fetch_add(1, order::relaxed);                        // relaxed: a statistic
-  counts.bytes.fetch_add(size, order::relaxed);                          // relaxed: a statistic
-  const uint64_t interval = seam_setting.interval.load(order::relaxed);  // relaxed: see seam_close
+  counts.calls[bin].add(1);
+  counts.bytes.add(size);
+  const uint64_t interval = seam_setting.interval.get();
   if (interval == 0) return false;
-  const uint32_t change = seam_setting.number.load(order::relaxed);  // relaxed: as above
+  const uint32_t change = seam_setting.number.get();
   if (countdown.change != change) draw(interval, change);
   countdown.bytes -= static_cast<int64_t>(size);
   if (countdown.bytes > 0) return false;
@@ -127,11 +127,11 @@ void seam_chose(void* object, size_t size) {
     large_mark_seen(object);
   }
   SeamCounts& counts = shard();
-  counts.chosen.fetch_add(1, order::relaxed);           // relaxed: a statistic
-  counts.chosen_bytes.fetch_add(size, order::relaxed);  // relaxed: a statistic
+  counts.chosen.add(1);
+  counts.chosen_bytes.add(size);
 }
 
-void seam_freed() { shard().freed.fetch_add(1, order::relaxed); }  // relaxed: a statistic
+void seam_freed() { shard().freed.add(1); }
 
 void seam_after_fork() { changing.store(false, order::relaxed); }  // relaxed: the child has one thread
 

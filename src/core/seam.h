@@ -26,6 +26,7 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -54,18 +55,18 @@ FOLIO_INLINE unsigned front_medium_bin(size_t size) {
 
 // What the closed seam does. A tool writes it before it closes the seam.
 struct SeamSetting {
-  Atomic<uint64_t> interval;  // mean bytes from one chosen object to the next; 0: none is chosen
-  Atomic<uint32_t> number;    // another one each time
+  Hint<uint64_t> interval;   // mean bytes from one chosen object to the next; 0: none is chosen
+  Counter<uint32_t> number;  // another one each time
 };
 extern SeamSetting seam_setting;
 
 // What was seen since the process started. Threads count apart, so a sum over all shards is exact when they rest.
 inline constexpr unsigned kSeamShards = 16;
 struct alignas(64) SeamCounts {
-  Atomic<uint64_t> calls[kBins];          // of malloc and its family, by the bin of the size; 0: more than a bin's
-  Atomic<uint64_t> bytes;                 // as requested
-  Atomic<uint64_t> chosen, chosen_bytes;  // of these
-  Atomic<uint64_t> freed;                 // of the chosen ones
+  Counter<uint64_t> calls[kBins];          // of malloc and its family, by the bin of the size; 0: more than a bin's
+  Counter<uint64_t> bytes;                 // as requested
+  Counter<uint64_t> chosen, chosen_bytes;  // of these
+  Counter<uint64_t> freed;                 // of the chosen ones
 };
 extern SeamCounts seam_counts[kSeamShards];
 

@@ -61,16 +61,16 @@ Totals totals(const InThreads& in_threads) {
   t.dirty += large.dirty;
   t.huge_live = huge_live_bytes();
   t.live += t.huge_live;
-  const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
+  const int64_t resident = page_counts.resident.get();
   t.resident = (resident > 0 ? static_cast<uint64_t>(resident) : 0) + t.huge_live;
-  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
+  const int64_t dirty = page_counts.dirty.get();
   if (dirty > static_cast<int64_t>(t.dirty)) t.dirty = static_cast<uint64_t>(dirty);
   t.metadata = metadata_bytes();
   t.reserved = region_bytes() + large.reserved + huge_reserved_bytes();
   t.chunks = region_chunks();
   t.threads = thread_count();
-  t.purged = page_counts.purged.load(order::relaxed);            // relaxed: a statistic
-  t.purge_calls = page_counts.purge_calls.load(order::relaxed);  // relaxed: a statistic
+  t.purged = page_counts.purged.get();
+  t.purge_calls = page_counts.purge_calls.get();
   t.busy_sections = cpu_caches_busy();
   return t;
 }

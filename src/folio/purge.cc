@@ -4,6 +4,7 @@
 #include "folio/residency.h"
 #include "os/os.h"
 #include "space/pages.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -268,13 +269,13 @@ bool visit_dirty(unsigned bin, Visit&& visit) {
 }
 
 // Where the next purge starts, so that no bin is always last.
-constinit Atomic<unsigned> next_bin{0};
+constinit Hint<unsigned> next_bin{0};
 
 }  // namespace
 
 size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   const unsigned refused_most = most_bytes == ~size_t{0} ? ~0u : 64;
-  const unsigned first = next_bin.load(order::relaxed);  // relaxed: a starting point
+  const unsigned first = next_bin.get();
   size_t purged = 0;
   unsigned refused = 0;  // chunks
   for (unsigned i = 0; i < kBins - 1; ++i) {
@@ -284,7 +285,7 @@ size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
       return purged < most_bytes && refused < refused_most;
     });
     if (!all) {
-      next_bin.store(bin, order::relaxed);  // relaxed: a starting point
+      next_bin.set(bin);
       break;
     }
   }

@@ -5,6 +5,7 @@
 #include "policy/cgroup.h"
 #include "space/pages.h"
 #include "space/room.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -13,7 +14,7 @@ constinit LimitState limit_state;
 namespace {
 
 // After a pass that gave back less than it should: what was held and dirty. 0: the last pass was not in vain.
-constinit Atomic<int64_t> vain_held{0}, vain_dirty{0};
+constinit Hint<int64_t> vain_held{0}, vain_dirty{0};
 
 int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -22,21 +23,19 @@ int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t step_of(int64_t soft) { return most_of(least_of(soft / 128, int64_t{1} << 20), int64_t{128} << 10); }
 
 uint32_t level_at(int64_t held) {
-  const int64_t soft = limit_state.begins.load(order::relaxed);  // relaxed: see limit.h
-  const int64_t hard = limit_state.hard.load(order::relaxed);    // relaxed: see limit.h
+  const int64_t soft = limit_state.begins.get();
+  const int64_t hard = limit_state.hard.get();
   if (soft == 0) return kCalm;
   if (hard != 0 && held > hard - limit_reserve(hard)) return kAtHard;
   return held > soft ? kAtSoft : held > soft / 16 * 15 ? kTight : held > soft / 8 * 7 ? kNear : kCalm;
 }
 
 void note_level(uint32_t level) {
-  // Relaxed, all of them: see limit.h.
-  if (limit_state.level.load(order::relaxed) != level) limit_state.level.store(level, order::relaxed);
+  if (limit_state.level.get() != level) limit_state.level.set(level);
   const uint32_t now = level_now();
-  if (limit_state.highest.load(order::relaxed) < now)
-    limit_state.highest.store(now, order::relaxed);  // relaxed: as above
+  if (limit_state.highest.get() < now) limit_state.highest.set(now);
   const bool tight = now >= kNear;
-  if (room_is_tight() != tight) memory_room.tight.store(tight, order::relaxed);  // relaxed: see room.h
+  if (room_is_tight() != tight) memory_room.tight.set(tight);
 }
 
 // ---- What the options say ----
@@ -49,7 +48,7 @@ struct Asked {
 };
 constexpr Asked kSoft{"limit_soft", "soft", 0, 16}, kHard{"limit_hard", "hard", kOfHard, 32};
 
-void note_problem(uint32_t problem) { limit_state.problems.fetch_or(problem, order::relaxed); }  // relaxed: see limit.h
+void note_problem(uint32_t problem) { limit_state.problems.set_bits(problem); }
 
 void say(Text& line, Complain* complain) {
   line << " (see docs/memory.md)";
@@ -131,8 +130,8 @@ void limit_start(Complain* complain) {
     say(line, complain);
     soft = hard;
   }
-  limit_state.asked_soft.store(asked_soft, order::relaxed);  // relaxed: see limit.h
-  limit_state.asked_hard.store(asked_hard, order::relaxed);  // relaxed: see limit.h
+  limit_state.asked_soft.set(asked_soft);
+  limit_state.asked_hard.set(asked_hard);
   options.limit_soft = soft;
   options.limit_hard = hard;
   limit_set(soft, hard);
@@ -141,28 +140,28 @@ void limit_start(Complain* complain) {
 void limit_set(int64_t soft, int64_t hard) {
   const int64_t bulk = hard - limit_reserve(hard);
   const int64_t begins = hard == 0 ? soft : soft == 0 || soft > bulk ? bulk : soft;
-  // Relaxed, all of them: who looks meanwhile sees some of the old ones.
-  limit_state.soft.store(soft, order::relaxed);                                             // relaxed: see above
-  limit_state.hard.store(hard, order::relaxed);                                             // relaxed: see above
-  limit_state.begins.store(begins, order::relaxed);                                         // relaxed: see above
-  memory_room.most_small.store(hard == 0 ? MemoryRoom::kUnlimited : hard, order::relaxed);  // relaxed: see above
-  memory_room.most_large.store(hard == 0 ? MemoryRoom::kUnlimited : bulk, order::relaxed);  // relaxed: see above
-  vain_held.store(0, order::relaxed);                                                       // relaxed: see above
+  // Who looks meanwhile sees some of the old ones.
+  limit_state.soft.set(soft);
+  limit_state.hard.set(hard);
+  limit_state.begins.set(begins);
+  memory_room.most_small.set(hard == 0 ? MemoryRoom::kUnlimited : hard);
+  memory_room.most_large.set(hard == 0 ? MemoryRoom::kUnlimited : bulk);
+  vain_held.set(0);
   limit_look();
 }
 
 Level level_now() {
-  const uint32_t own = limit_state.level.load(order::relaxed);        // relaxed: see limit.h
-  const uint32_t system = limit_state.pressure.load(order::relaxed);  // relaxed: see limit.h
+  const uint32_t own = limit_state.level.get();
+  const uint32_t system = limit_state.pressure.get();
   return static_cast<Level>(own > system ? own : system);
 }
 
 Level limit_look() {
   const int64_t held = held_bytes();
-  const uint32_t before = limit_state.level.load(order::relaxed);  // relaxed: see limit.h
+  const uint32_t before = limit_state.level.get();
   uint32_t level = level_at(held);
   if (level < before) {
-    const uint32_t slower = level_at(held + limit_state.begins.load(order::relaxed) / 64);  // relaxed: see limit.h
+    const uint32_t slower = level_at(held + limit_state.begins.get() / 64);
     level = slower < before ? slower : before;
   }
   note_level(level);
@@ -170,31 +169,29 @@ Level limit_look() {
 }
 
 Level limit_take_highest() {
-  note_level(limit_state.level.load(order::relaxed));                                    // relaxed: see limit.h
-  return static_cast<Level>(limit_state.highest.exchange(level_now(), order::relaxed));  // relaxed: see limit.h
+  note_level(limit_state.level.get());
+  return static_cast<Level>(limit_state.highest.swap(level_now()));
 }
 
 size_t limit_excess() {
-  const int64_t soft = limit_state.begins.load(order::relaxed);  // relaxed: see limit.h
+  const int64_t soft = limit_state.begins.get();
   const int64_t held = held_bytes();
   if (soft == 0 || held <= soft) return 0;
-  // Relaxed, all of them: estimates.
-  const int64_t vain = vain_held.load(order::relaxed), step = step_of(soft);
-  const int64_t more_dirty = page_counts.dirty.load(order::relaxed) - vain_dirty.load(order::relaxed);
+  const int64_t vain = vain_held.get(), step = step_of(soft);
+  const int64_t more_dirty = page_counts.dirty.get() - vain_dirty.get();
   if (vain != 0 && held < vain + step && more_dirty < step / 2) return 0;
   return static_cast<size_t>(held - soft);
 }
 
 void limit_gave_back(size_t given, size_t excess) {
   const int64_t held = held_bytes();
-  const bool in_vain = given < excess && held > limit_state.begins.load(order::relaxed);  // relaxed: see limit.h
-  // Relaxed, all of them: estimates.
-  vain_held.store(in_vain ? held : 0, order::relaxed);
-  if (in_vain) vain_dirty.store(page_counts.dirty.load(order::relaxed), order::relaxed);  // relaxed: as above
+  const bool in_vain = given < excess && held > limit_state.begins.get();
+  vain_held.set(in_vain ? held : 0);
+  if (in_vain) vain_dirty.set(page_counts.dirty.get());
 }
 
 void limit_note_refused() {
-  limit_state.refused.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  limit_state.refused.add(1);
   note_level(kAtHard);
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/atomic.h"
 #include "config/options.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -37,16 +38,16 @@ enum LimitProblem : uint32_t {
 
 inline constexpr int64_t kLimitLeast = int64_t{4} << 20;
 
-// Relaxed everywhere: numbers that order nothing. Also read by tools from outside.
+// Also read by tools from outside.
 struct LimitState {
-  Atomic<int64_t> soft, hard;              // in force; 0: none
-  Atomic<int64_t> asked_soft, asked_hard;  // as config/options.h says
-  Atomic<int64_t> begins;                  // where the third rung does: the soft limit, as drawn above; 0: no limits
-  Atomic<uint32_t> problems;
-  Atomic<uint32_t> level;     // as far as anybody looked
-  Atomic<uint32_t> highest;   // since limit_take_highest
-  Atomic<uint32_t> pressure;  // the system's, as a level: policy/pressure.h
-  Atomic<uint64_t> refused;   // requests that got no memory, since the start
+  Hint<int64_t> soft, hard;              // in force; 0: none
+  Hint<int64_t> asked_soft, asked_hard;  // as config/options.h says
+  Hint<int64_t> begins;                  // where the third rung does: the soft limit, as drawn above; 0: no limits
+  Hint<uint32_t> problems;
+  Hint<uint32_t> level;       // as far as anybody looked
+  Hint<uint32_t> highest;     // since limit_take_highest
+  Hint<uint32_t> pressure;    // the system's, as a level: policy/pressure.h
+  Counter<uint64_t> refused;  // requests that got no memory, since the start
 };
 extern LimitState limit_state;
 
@@ -57,7 +58,7 @@ void limit_start(Complain* complain);
 // Both in bytes, 0 for none. The limits that hold from now on.
 void limit_set(int64_t soft, int64_t hard);
 
-inline bool limits_on() { return limit_state.begins.load(order::relaxed) != 0; }  // relaxed: see above
+inline bool limits_on() { return limit_state.begins.get() != 0; }
 
 // What is kept back of a hard limit for small objects.
 int64_t limit_reserve(int64_t hard);

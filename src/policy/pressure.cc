@@ -72,7 +72,7 @@ void pressure_start(Complain* complain) {
   if (options.pressure == kPressureOff) return;
   const char* why = nullptr;
   if (options.housekeeper == kHousekeeperOff) {
-    limit_state.problems.fetch_or(kPressureWithoutKeeper, order::relaxed);  // relaxed: see limit.h
+    limit_state.problems.set_bits(kPressureWithoutKeeper);
     why = "the housekeeper, which would look, is off";
   } else {
     MemoryCgroup cgroup;
@@ -81,7 +81,7 @@ void pressure_start(Complain* complain) {
         keep_in(cgroup.folder, "/memory.pressure", &stalls) || os::keep_file("/proc/pressure/memory", &stalls);
     const bool has_events = keep_in(cgroup.folder, "/memory.events", &events);
     if (has_stalls || has_events) return;
-    limit_state.problems.fetch_or(kNoPressureFiles, order::relaxed);  // relaxed: see limit.h
+    limit_state.problems.set_bits(kNoPressureFiles);
     why = "neither /proc/pressure/memory nor a cgroup's memory.pressure or memory.events can be read";
   }
   Text line;
@@ -103,7 +103,7 @@ void pressure_look(uint64_t now_ms) {
   if (now.at_ms == seen.at_ms) return;  // too soon to say
   const uint32_t level = seen.at_ms == 0 ? kCalm : level_between(seen, now);
   seen = now;
-  limit_state.pressure.store(level, order::relaxed);  // relaxed: see limit.h
+  limit_state.pressure.set(level);
 }
 
 bool pressure_call(int level, PressureFunction* function) {

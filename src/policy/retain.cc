@@ -1,48 +1,46 @@
 #include "policy/retain.h"
 
+#include "sync/relaxed.h"
+
 namespace folio {
 
 namespace {
 
-constinit Atomic<bool> timekeeper{false};
-constinit Atomic<int64_t> live_huge{0};
-constinit Atomic<int64_t> most_live{0};              // since the last tick
-constinit Atomic<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
-constinit Atomic<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
-                                                     // (never: half, as differences of it must not overflow)
+constinit Hint<bool> timekeeper{false};
+constinit Hint<int64_t> live_huge{0};
+constinit Hint<int64_t> most_live{0};              // since the last tick
+constinit Hint<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
+constinit Hint<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
+                                                   // (never: half, as differences of it must not overflow)
 
-constinit Atomic<unsigned> passes_in_vain{0};  // in a row, since the last tick
+constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
 constexpr int64_t kWaitLeast = int64_t{1} << 20, kWaitMost = int64_t{4} << 20;
-constinit Atomic<int64_t> wait_until{0};  // after so many: what must be dirty before the next one
+constinit Hint<int64_t> wait_until{0};  // after so many: what must be dirty before the next one
 
-// Relaxed: estimates.
-int64_t live_bytes(int64_t dirty) {
-  return page_counts.resident.load(order::relaxed) - dirty + live_huge.load(order::relaxed);
-}
+int64_t live_bytes(int64_t dirty) { return page_counts.resident.get() - dirty + live_huge.get(); }
 
 int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t least_of(int64_t a, int64_t b, int64_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
 
 // Returns the most there is then.
-int64_t raise(Atomic<int64_t>& most, int64_t live) {
-  const int64_t before = most.load(order::relaxed);  // relaxed: an estimate
+int64_t raise(Hint<int64_t>& most, int64_t live) {
+  const int64_t before = most.get();
   if (live <= before) return before;
-  most.store(live, order::relaxed);  // relaxed: an estimate
+  most.set(live);
   return live;
 }
 
 }  // namespace
 
-void set_timekeeper(bool runs) { timekeeper.store(runs, order::relaxed); }  // relaxed: a hint
-bool timekeeper_runs() { return timekeeper.load(order::relaxed); }          // relaxed: a hint
+void set_timekeeper(bool runs) { timekeeper.set(runs); }
+bool timekeeper_runs() { return timekeeper.get(); }
 
-// relaxed: an estimate
-void set_live_huge(size_t bytes) { live_huge.store(static_cast<int64_t>(bytes), order::relaxed); }
+void set_live_huge(size_t bytes) { live_huge.set(static_cast<int64_t>(bytes)); }
 
 void cap_live_huge(size_t bytes) {
   const auto cap = static_cast<int64_t>(bytes);
-  if (live_huge.load(order::relaxed) > cap) live_huge.store(cap, order::relaxed);  // relaxed: an estimate
+  if (live_huge.get() > cap) live_huge.set(cap);
 }
 
 // No more than can be tolerated for it: a sparse object has touched little of its bytes.
@@ -51,53 +49,48 @@ void note_live_until_now(size_t bytes) {
   raise(most_live, live_resident() + static_cast<int64_t>(bytes < most ? bytes : most));
 }
 
-int64_t live_resident() { return live_bytes(page_counts.dirty.load(order::relaxed)); }  // relaxed: an estimate
+int64_t live_resident() { return live_bytes(page_counts.dirty.get()); }
 
-int64_t recent_live() { return most_live.load(order::relaxed); }  // relaxed: as above
+int64_t recent_live() { return most_live.get(); }
 
-// Relaxed, all of them: estimates.
 void forget_recent_live() {
-  most_live.store(live_resident(), order::relaxed);  // relaxed: see above
-  regrown.store(0, order::relaxed);                  // relaxed: see above
-  passes_in_vain.store(0, order::relaxed);           // relaxed: see above
-  wait_until.store(0, order::relaxed);               // relaxed: see above
+  most_live.set(live_resident());
+  regrown.set(0);
+  passes_in_vain.set(0);
+  wait_until.set(0);
 }
 
-void note_purged_to_bound() { purged_to.store(live_resident(), order::relaxed); }  // relaxed: see above
+void note_purged_to_bound() { purged_to.set(live_resident()); }
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
 
 size_t dirty_over_bound() {
-  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: an estimate
+  const int64_t dirty = page_counts.dirty.get();
   const int64_t floor = options.dirty_floor << 20;
-  if (dirty < wait_until.load(order::relaxed)) return 0;  // relaxed: an estimate
+  if (dirty < wait_until.get()) return 0;
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   if (dirty <= floor) return 0;
-  // Relaxed: estimates.
   const int64_t live = live_bytes(dirty);
   const int64_t recent = raise(most_live, live);
-  const int64_t wanted_again = raise(regrown, live - purged_to.load(order::relaxed));  // relaxed: as above
+  const int64_t wanted_again = raise(regrown, live - purged_to.get());
   const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, recent - live, kTolerated);
-  // Relaxed: as above.
-  const int64_t large =
-      least_of(page_counts.dirty_large.load(order::relaxed), most_of(recent - live, 2 * live), kTolerated);
+  const int64_t large = least_of(page_counts.dirty_large.get(), most_of(recent - live, 2 * live), kTolerated);
   const int64_t bound = most_of(most_of(large, 0) + most_of(floor, live / 4), floor + again);
   const int64_t excess = dirty - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }
 
 void note_pass(bool in_vain) {
-  // Relaxed, all of them: estimates.
-  const unsigned passes = in_vain ? passes_in_vain.load(order::relaxed) + 1 : 0;
-  passes_in_vain.store(passes, order::relaxed);  // relaxed: see above
+  const unsigned passes = in_vain ? passes_in_vain.get() + 1 : 0;
+  passes_in_vain.set(passes);
   // What was worth nothing is by now. (A wait that outlived it kept a quarter of a burst freed in random order.)
-  if (!in_vain) wait_until.store(0, order::relaxed);  // relaxed: see above
+  if (!in_vain) wait_until.set(0);
   if (passes < kInVainMost) return;
-  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
+  const int64_t dirty = page_counts.dirty.get();
   // At most what costs as much to free as such a pass, of few chunks, costs: a heap that is freed in random order has
   // nowhere a quarter of a chunk to give, and soon everywhere. (Without that bound 100 MiB of 256 stayed, not 75.)
   const int64_t wait = most_of(kWaitLeast, dirty / 8 < kWaitMost ? dirty / 8 : kWaitMost);
-  wait_until.store(dirty + wait, order::relaxed);  // relaxed: see above
+  wait_until.set(dirty + wait);
 }
 
 }  // namespace folio

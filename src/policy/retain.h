@@ -28,7 +28,7 @@ void forget_recent_live();    // at each tick
 void note_purged_to_bound();  // after the program's own calls purged for the bound
 // A glance, for each slow call: dirty_excess() is 0 where this says no.
 inline bool dirty_over_floor() {
-  const int64_t dirty = page_counts.dirty.load(order::relaxed);  // relaxed: see above
+  const int64_t dirty = page_counts.dirty.get();
   return dirty > options.dirty_floor << 20 || options.decay == 0;
 }
 // What live huge objects have resident, as far as known: what a program has touched of them shows in no count.

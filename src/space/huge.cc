@@ -5,6 +5,7 @@
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/room.h"
+#include "sync/relaxed.h"
 #include "sync/tagged_stack.h"
 
 namespace folio {
@@ -23,13 +24,13 @@ struct Waiting {
 constexpr unsigned kParts = 8;
 constinit Waiting waiting[kHugeOrders][kParts];
 constinit BlockStack clean_blocks[kHugeOrders];
-constinit Atomic<int64_t> waiting_bytes{0};  // that may be resident
-constinit Atomic<uint32_t> age_now{0};       // what huge_age() counts
+constinit Counter<int64_t> waiting_bytes{0};  // that may be resident
+constinit Counter<uint32_t> age_now{0};       // what huge_age() counts
 // Descriptors whose address space is gone.
 constinit TaggedStack<HugeBlock, kBlockAlignShift> spare_descriptors;
-constinit Atomic<size_t> reserved{0};
-constinit Atomic<size_t> live{0};
-constinit Atomic<size_t> live_count{0};
+constinit Counter<size_t> reserved{0};
+constinit Counter<size_t> live{0};
+constinit Counter<size_t> live_count{0};
 
 size_t chunks_of(size_t bytes) { return (bytes + kChunkBytes - 1) >> kChunkShift; }
 
@@ -73,7 +74,7 @@ bool unmap_block(HugeBlock* block) {
     enter(*block, kCodeHugeStart, kCodeHugeInside);
     return false;
   }
-  reserved.fetch_sub(block->reserved_bytes, order::relaxed);  // relaxed: a statistic
+  reserved.sub(block->reserved_bytes);
   spare_descriptors.push(block);
   return true;
 }
@@ -131,7 +132,7 @@ HugeBlock* get_waiting(unsigned order, size_t bytes) {
 void count_waiting(const HugeBlock& block, int64_t sign) {
   count_resident(sign * static_cast<int64_t>(block.touched_bytes));
   count_dirty(sign * static_cast<int64_t>(block.touched_bytes), true);
-  waiting_bytes.fetch_add(sign * static_cast<int64_t>(block.touched_bytes), order::relaxed);  // relaxed: an estimate
+  waiting_bytes.add(sign * static_cast<int64_t>(block.touched_bytes));
 }
 
 // Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a huge page, of which
@@ -188,12 +189,11 @@ HugeBlock* reserve_block(size_t size, size_t alignment) {
     spare_descriptors.push(block);
     return nullptr;
   }
-  reserved.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
+  reserved.add(bytes);
   // A block that is committed in part is two mappings, of which the kernel grants a process 65,530 in all. Where there
   // are many, the whole is committed, and merges with its neighbours.
   constexpr size_t kMany = 256;
-  // relaxed: a statistic
-  if (live_count.load(order::relaxed) >= kMany) commit(*block, bytes);
+  if (live_count.get() >= kMany) commit(*block, bytes);
   return block;
 }
 
@@ -209,7 +209,7 @@ void trim(HugeBlock& block, size_t bytes) {
 }
 
 void set_usable(HugeBlock& block, size_t bytes) {
-  live.fetch_add(bytes - block.usable_bytes, order::relaxed);  // relaxed: a statistic; wraps where it shrinks
+  live.add(bytes - block.usable_bytes);  // wraps where it shrinks
   block.usable_bytes = bytes;
 }
 
@@ -297,7 +297,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   trim(*block, bytes);
   block->usable_bytes = 0;
   set_usable(*block, bytes);
-  live_count.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  live_count.add(1);
   // Relaxed: whoever frees it got the address from the caller.
   block->seen = false;
   block->state.store(kHugeLive, order::relaxed);
@@ -313,11 +313,11 @@ bool huge_free(HugeBlock* block) {
   uint32_t live_state = kHugeLive;
   // Relaxed: decides which of two frees is the second; the stack publishes the block.
   if (!block->state.compare_exchange(live_state, kHugeFree, order::relaxed)) return false;
-  live_count.fetch_sub(1, order::relaxed);              // relaxed: a statistic
-  touch(*block);                                        // it was the program's: all of it may be resident
-  live.fetch_sub(block->usable_bytes, order::relaxed);  // relaxed: a statistic
+  live_count.sub(1);
+  touch(*block);  // it was the program's: all of it may be resident
+  live.sub(block->usable_bytes);
   if (block->unmap_when_freed && unmap_block(block)) return true;
-  block->freed_at = age_now.load(order::relaxed);  // relaxed: a mark
+  block->freed_at = age_now.get();
   count_waiting(*block, 1);
   put_waiting(*block);
   return true;
@@ -348,9 +348,9 @@ HugeBlock* huge_move(HugeBlock* block, size_t size) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
     enter(*target, kCodeNone, kCodeNone);
     set_usable(*target, 0);
-    live_count.fetch_sub(1, order::relaxed);                     // relaxed: a statistic
-    reserved.fetch_sub(target->reserved_bytes, order::relaxed);  // relaxed: a statistic
-    target->state.store(kHugeGone, order::relaxed);              // relaxed: nobody else knows it
+    live_count.sub(1);
+    reserved.sub(target->reserved_bytes);
+    target->state.store(kHugeGone, order::relaxed);  // relaxed: nobody else knows it
     return nullptr;
   }
   if (moved < block->usable_bytes) {
@@ -386,8 +386,7 @@ void purge_oldest_of(Waiting& w, HugePurge& p) {
   while (!p.over()) {
     HugeBlock* const block = pop_oldest(w);
     if (block == nullptr) return;
-    // relaxed: a mark
-    if (!p.all && block->freed_at == age_now.load(order::relaxed)) return w.old.push(block);
+    if (!p.all && block->freed_at == age_now.get()) return w.old.push(block);
     const size_t gone = purge_block(*block, p.most - p.purged);
     p.purged += gone;
     if (gone == 0) {
@@ -408,7 +407,7 @@ void purge_oldest_of(Waiting& w, HugePurge& p) {
 }  // namespace
 
 size_t huge_purge(bool all, size_t most_bytes) {
-  if (waiting_bytes.load(order::relaxed) <= 0) return 0;  // relaxed: an estimate
+  if (waiting_bytes.get() <= 0) return 0;
   HugePurge p{all, most_bytes};
   for (auto& parts : waiting) {
     for (Waiting& w : parts) purge_oldest_of(w, p);
@@ -421,11 +420,11 @@ size_t huge_purge(bool all, size_t most_bytes) {
   return p.purged;
 }
 
-void huge_age() { age_now.fetch_add(1, order::relaxed); }  // relaxed: what it makes old are marks
+void huge_age() { age_now.add(1); }
 
 HugeBlock* huge_beyond(const void* address) {
   // Nothing else of Folio's lies in a block, so its last entry is the next one below.
-  if (reserved.load(order::relaxed) <= kHugeEntered << kChunkShift) return nullptr;  // relaxed: what there is, at least
+  if (reserved.get() <= kHugeEntered << kChunkShift) return nullptr;
   size_t number = reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift);
   if (number >= sizeof windows / sizeof windows[0]) return nullptr;
   for (unsigned from = window_slot(address) + 1;; from = kWindowChunks) {
@@ -443,8 +442,8 @@ HugeBlock* huge_beyond(const void* address) {
   }
 }
 
-size_t huge_reserved_bytes() { return reserved.load(order::relaxed); }  // relaxed: a statistic
-size_t huge_live_bytes() { return live.load(order::relaxed); }          // relaxed: a statistic
-size_t huge_live_count() { return live_count.load(order::relaxed); }    // relaxed: a statistic
+size_t huge_reserved_bytes() { return reserved.get(); }
+size_t huge_live_bytes() { return live.get(); }
+size_t huge_live_count() { return live_count.get(); }
 
 }  // namespace folio

@@ -35,6 +35,7 @@
 
 #include "base/atomic.h"
 #include "base/bits.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -56,8 +57,8 @@ struct Field {
   // On lines of their own: every free reads what is before.
   alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
   // Hint: in no word before it begins a free run of that many granules (counted from 1; or more) whose pages are there.
-  Atomic<uint8_t> ready_from[64];
-  Atomic<uint32_t> freed_at[64];  // of a word: what large_age() counted to when something was last freed in it
+  Hint<uint8_t> ready_from[64];
+  Hint<uint32_t> freed_at[64];  // of a word: what large_age() counted to when something was last freed in it
 
   using Word = Atomic<uint64_t>;
   static size_t bytes_for(uint32_t granules) {

@@ -5,6 +5,7 @@
 #include "space/large_index.h"
 #include "space/large_runs.h"
 #include "space/metadata.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -13,7 +14,7 @@ constinit Atomic<Field*> fields{nullptr};
 namespace {
 
 constinit Atomic<Field*> last_field{nullptr};  // a hint: near the end of the list
-constinit Atomic<uint32_t> field_count{0};
+constinit Counter<uint32_t> field_count{0};
 
 // ---- Address space ----
 
@@ -42,7 +43,7 @@ char* carve(size_t bytes) {
       if (span.compare_exchange(now, pack(next + chunks, end), order::relaxed)) return chunk_at(next);
       continue;
     }
-    size_t more = field_count.load(order::relaxed) / 4 * kFieldBytesMost;  // relaxed: a measure, not a limit
+    size_t more = field_count.get() / 4 * kFieldBytesMost;
     more = more < bytes ? bytes : more > kSpanBytesMost ? kSpanBytesMost : more;
     void* start = os::reserve(more, kChunkBytes);
     if (start == nullptr && more > bytes) start = os::reserve(more = bytes, kChunkBytes);
@@ -105,8 +106,7 @@ Field* make_field(char* base, size_t bytes) {
 // the mapping of the one before, and takes one call in place of 64.
 void commit_if_many(Field& f) {
   constexpr uint32_t kMany = 8;
-  // relaxed: a statistic
-  if (field_count.fetch_add(1, order::relaxed) >= kMany) commit(f, 0, f.granules);
+  if (field_count.add(1) >= kMany) commit(f, 0, f.granules);
 }
 
 // A new field whose first `granules` are taken already. Where address space or metadata is short, little at a time: the

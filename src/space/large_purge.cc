@@ -155,7 +155,7 @@ size_t large_purge(bool all, size_t most_bytes) {
 }
 
 void large_age() {
-  age_now.fetch_add(1, order::relaxed);  // relaxed: what it makes aged are marks
+  age_now.add(1);
   age_marks();
 }
 

@@ -2,7 +2,7 @@
 
 namespace folio {
 
-constinit Atomic<uint32_t> age_now{0};
+constinit Counter<uint32_t> age_now{0};
 
 unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
   unsigned n = 0;
@@ -101,17 +101,16 @@ struct Run {
 // The words that may have granules whose pages are there.
 uint64_t marked_words(Field& f) { return f.dirty.load(order::seq_cst); }  // [hint] seq_cst: pairs with mark_dirty
 
-// ready_from is relaxed, and not exact under races: where it is too high learn_room finds out. Longer runs begin no
-// lower than shorter ones.
+// ready_from is not exact under races: where it is too high learn_room finds out. Longer runs begin no lower than
+// shorter ones.
 void raise_ready(Field& f, unsigned count, unsigned word) {
-  for (unsigned i = count - 1; i < 64 && f.ready_from[i].load(order::relaxed) < word; ++i) {
-    f.ready_from[i].store(static_cast<uint8_t>(word), order::relaxed);  // relaxed: see above
+  for (unsigned i = count - 1; i < 64 && f.ready_from[i].get() < word; ++i) {
+    f.ready_from[i].set(static_cast<uint8_t>(word));
   }
 }
 void lower_ready(Field& f, unsigned length, unsigned word) {
-  // Relaxed: see above.
-  for (unsigned i = length < 64 ? length : 64; i-- != 0 && f.ready_from[i].load(order::relaxed) > word;) {
-    f.ready_from[i].store(static_cast<uint8_t>(word), order::relaxed);  // relaxed: see above
+  for (unsigned i = length < 64 ? length : 64; i-- != 0 && f.ready_from[i].get() > word;) {
+    f.ready_from[i].set(static_cast<uint8_t>(word));
   }
 }
 
@@ -164,8 +163,8 @@ bool find_ready_run(Field& f, unsigned count, unsigned step, unsigned* from) {
   const bool exact = count <= 64 && step == 1;  // what the hint is about
   const uint64_t marked = marked_words(f);
   const auto ready = [&](unsigned w) { return (marked >> w & 1) != 0 ? ready_in(f, w) : 0; };
-  // Relaxed: a hint. (A search from the start took 1,600 instructions with 300 objects of 33 to 200 KB.)
-  const unsigned first = unsigned{f.ready_from[(count < 64 ? count : 64) - 1].load(order::relaxed)} * 64;
+  // (A search from the start took 1,600 instructions with 300 objects of 33 to 200 KB.)
+  const unsigned first = unsigned{f.ready_from[(count < 64 ? count : 64) - 1].get()} * 64;
   *from = next_row(ready, first, count, step, f.granules);
   const bool found = *from < f.granules;
   if (exact) raise_ready(f, count, found ? *from / 64 : f.words());
@@ -197,12 +196,12 @@ void note_free_around(Field& f, unsigned from, unsigned count) {
 
 // Before granules of the word are given: what is dirty in it now is older than they.
 void note_age(Field& f, unsigned w) {
-  // Relaxed, all of it: marks, which only hasten or delay a purge.
-  const uint32_t now = age_now.load(order::relaxed);
-  if (f.freed_at[w].load(order::relaxed) == now) return;  // relaxed: see above
+  // Marks, which only hasten or delay a purge.
+  const uint32_t now = age_now.get();
+  if (f.freed_at[w].get() == now) return;
   const uint64_t dirty = ready_in(f, w);
-  if (dirty != 0) f.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: see above
-  f.freed_at[w].store(now, order::relaxed);                   // relaxed: see above
+  if (dirty != 0) f.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: a mark
+  f.freed_at[w].set(now);
 }
 
 void mark_dirty(Field& f, unsigned w) {
@@ -223,9 +222,8 @@ void clear_bits_of(Field& f, unsigned w, uint64_t granules) {
 }  // namespace
 
 uint64_t aged_in(Field& f, unsigned w, uint64_t dirty) {
-  // Relaxed: marks, as in note_age.
-  const bool all = f.freed_at[w].load(order::relaxed) != age_now.load(order::relaxed);
-  return all ? dirty : dirty & f.aged(w).load(order::relaxed);  // relaxed: as above
+  const bool all = f.freed_at[w].get() != age_now.get();
+  return all ? dirty : dirty & f.aged(w).load(order::relaxed);  // relaxed: a mark
 }
 
 void clear(Field& f, unsigned from, unsigned count) {
@@ -296,7 +294,7 @@ bool learn_room(Field& f, Room r, unsigned count) {
 }
 
 void raise_all(Field& f) {
-  for (Atomic<uint8_t>& word : f.ready_from) word.store(0, order::relaxed);  // relaxed: hints
+  for (Hint<uint8_t>& word : f.ready_from) word.set(0);
   raise_room(f, Room::kReady, kRunMost);
   raise_room(f, Room::kFree, f.granules);
   // Relaxed: nothing was changed that must be seen; what somebody lowers just then is mended once more.

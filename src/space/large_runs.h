@@ -62,7 +62,7 @@ void settle_field(Field& f);
 
 // What large_age() counts. Granules of a word that were dirty when it was counted last are aged; so are, of a word in
 // which some were freed since, those of `aged`.
-extern Atomic<uint32_t> age_now;
+extern Counter<uint32_t> age_now;
 uint64_t aged_in(Field& f, unsigned w, uint64_t dirty);
 
 }  // namespace folio

@@ -2,6 +2,7 @@
 
 #include "base/bits.h"
 #include "os/os.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -16,7 +17,7 @@ constexpr size_t kPieceBytesMost = size_t{64} << 20;
 constexpr size_t kPieceBytesLeast = size_t{256} << 10;
 constexpr size_t kCommitBytes = size_t{256} << 10;  // at a time
 
-constinit Atomic<size_t> handed_out{0};
+constinit Counter<size_t> handed_out{0};
 
 // Makes what lies from `from` to `to` usable, and more where there is. Returns up to where; 0 if it cannot be.
 size_t commit(void* start, size_t from, size_t to, size_t bytes) {
@@ -71,7 +72,7 @@ void* alloc_from(Piece* piece, size_t bytes, size_t alignment, bool* refused) {
     *refused = !commit_to(piece, start + bytes);
     if (*refused) return nullptr;
   } while (!piece->used.compare_exchange(used, start + bytes, order::relaxed));  // relaxed: as above
-  handed_out.fetch_add(bytes, order::relaxed);                                   // relaxed: a statistic
+  handed_out.add(bytes);
   return reinterpret_cast<char*>(piece) + start;
 }
 
@@ -103,6 +104,6 @@ bool metadata_holds(const void* address, size_t bytes) {
   return false;
 }
 
-size_t metadata_bytes() { return handed_out.load(order::relaxed); }  // relaxed: a statistic
+size_t metadata_bytes() { return handed_out.get(); }
 
 }  // namespace folio

@@ -23,9 +23,9 @@ void zero_pages(char* start, size_t bytes) {
 
 bool purge_pages(void* address, size_t bytes) {
   if (bytes == 0) return true;
-  page_counts.purge_calls.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  page_counts.purge_calls.add(1);
   if (!os::purge(address, bytes)) return false;
-  page_counts.purged.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
+  page_counts.purged.add(bytes);
   return true;
 }
 
@@ -33,10 +33,10 @@ uint64_t purge_ranges(const os::PageRange* ranges, unsigned count) {
   unsigned done = 0;
   if (count > 1 && in_housekeeper) {
     done = os::purge_some(ranges, count);
-    page_counts.purge_calls.fetch_add(done != 0 ? 1 : 0, order::relaxed);  // relaxed: a statistic
+    page_counts.purge_calls.add(done != 0 ? 1 : 0);
     size_t bytes = 0;
     for (unsigned i = 0; i < done; ++i) bytes += ranges[i].bytes;
-    page_counts.purged.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
+    page_counts.purged.add(bytes);
   }
   uint64_t gone = low_mask(done);
   for (unsigned i = done; i < count; ++i) {

@@ -7,27 +7,26 @@
 
 #include "base/atomic.h"
 #include "os/os.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
-// Relaxed everywhere: counters that order nothing. dirty is part of resident; both are signed sums that may be off by
+// dirty is part of resident; both are signed sums that may be off by
 // what is in flight.
 struct alignas(64) PageCounts {
-  Atomic<int64_t> resident{0};      // bytes of objects' pages that may be resident
-  Atomic<int64_t> dirty{0};         // of these, bytes that are free
-  Atomic<int64_t> dirty_large{0};   // of these, of large and huge objects
-  Atomic<uint64_t> purged{0};       // bytes given back since start
-  Atomic<uint64_t> purge_calls{0};  // system calls for it
+  Counter<int64_t> resident{0};      // bytes of objects' pages that may be resident
+  Counter<int64_t> dirty{0};         // of these, bytes that are free
+  Counter<int64_t> dirty_large{0};   // of these, of large and huge objects
+  Counter<uint64_t> purged{0};       // bytes given back since start
+  Counter<uint64_t> purge_calls{0};  // system calls for it
 };
 
 extern PageCounts page_counts;
 
-// relaxed: see above
-inline void count_resident(int64_t bytes) { page_counts.resident.fetch_add(bytes, order::relaxed); }
-// relaxed: see above
+inline void count_resident(int64_t bytes) { page_counts.resident.add(bytes); }
 inline void count_dirty(int64_t bytes, bool large = false) {
-  page_counts.dirty.fetch_add(bytes, order::relaxed);                   // relaxed: see above
-  if (large) page_counts.dirty_large.fetch_add(bytes, order::relaxed);  // relaxed: see above
+  page_counts.dirty.add(bytes);
+  if (large) page_counts.dirty_large.add(bytes);
 }
 
 // Of the pages of bins a purge takes no more than this by one call, but for a whole huge page, so that none holds the

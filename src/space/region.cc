@@ -8,26 +8,26 @@
 namespace folio {
 
 constinit Atomic<uint64_t> region_cursor{0};
-constinit Atomic<size_t> region_reserved{0};
+constinit Counter<size_t> region_reserved{0};
 
 namespace {
 
 constexpr size_t kFirstRegionBytes = size_t{64} << 20;
 constexpr size_t kRegionBytesMost = size_t{1} << 30;
 
-constinit Atomic<size_t> carved{0};
+constinit Counter<size_t> carved{0};
 
 uint64_t pack(uint64_t next, uint64_t end) { return (next << 32) | end; }
 
 char* carve(uint64_t number) {
-  carved.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  carved.add(1);
   return reinterpret_cast<char*>(number << kChunkShift);
 }
 
 // Where there is no address space, from that of large objects.
 char* borrow_chunk() {
   char* const chunk = large_lend_chunk();
-  if (chunk != nullptr) carved.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  if (chunk != nullptr) carved.add(1);
   return chunk;
 }
 
@@ -45,7 +45,7 @@ char* acquire_chunk() {
       if (region_cursor.compare_exchange(now, carved_on, order::acquire)) return carve(next);
       continue;
     }
-    size_t bytes = region_reserved.load(order::relaxed);  // relaxed: a measure, not a limit
+    size_t bytes = region_reserved.get();
     bytes = bytes < kFirstRegionBytes ? kFirstRegionBytes : bytes > kRegionBytesMost ? kRegionBytesMost : bytes;
     void* start = nullptr;
     while ((start = os::reserve(bytes, kChunkBytes)) == nullptr) {
@@ -56,7 +56,7 @@ char* acquire_chunk() {
     // Installed less the chunk that this call is for. The loser of a race gives its region back and tries again.
     // relaxed: see above
     if (region_cursor.compare_exchange(now, pack(first + 1, first + (bytes >> kChunkShift)), order::relaxed)) {
-      region_reserved.fetch_add(bytes, order::relaxed);  // relaxed: a statistic
+      region_reserved.add(bytes);
       return carve(first);
     }
     os::unreserve(start, bytes);
@@ -64,7 +64,7 @@ char* acquire_chunk() {
 }
 
 void return_chunk(char* chunk) {
-  carved.fetch_sub(1, order::relaxed);  // relaxed: a statistic
+  carved.sub(1);
   if (large_take_back_chunk(chunk)) return;
   // If it was the last one that was carved, the cursor goes back; else it leaves a hole.
   const uint64_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
@@ -73,11 +73,10 @@ void return_chunk(char* chunk) {
     // [region] release: after whoever used the chunk; pairs with acquire_chunk.
     if (region_cursor.compare_exchange(now, pack(number, now & 0xffffffffu), order::release)) return;
   }
-  if (os::unreserve(chunk, kChunkBytes))
-    region_reserved.fetch_sub(kChunkBytes, order::relaxed);  // relaxed: a statistic
+  if (os::unreserve(chunk, kChunkBytes)) region_reserved.sub(kChunkBytes);
 }
 
-size_t region_bytes() { return region_reserved.load(order::relaxed); }  // relaxed: a statistic
-size_t region_chunks() { return carved.load(order::relaxed); }          // relaxed: a statistic
+size_t region_bytes() { return region_reserved.get(); }
+size_t region_chunks() { return carved.get(); }
 
 }  // namespace folio

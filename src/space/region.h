@@ -7,12 +7,13 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
 // The region in use: | first chunk not carved : 32 | end : 32 | in chunk numbers; equal when used up.
 extern Atomic<uint64_t> region_cursor;
-extern Atomic<size_t> region_reserved;  // what region_bytes() says
+extern Counter<size_t> region_reserved;  // what region_bytes() says
 
 // 2 MiB of address space at a multiple of 2 MiB, to be committed before use, or null.
 char* acquire_chunk();

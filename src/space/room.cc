@@ -9,7 +9,7 @@ namespace folio {
 constinit MemoryRoom memory_room;
 
 int64_t held_bytes() {
-  const int64_t resident = page_counts.resident.load(order::relaxed);  // relaxed: an estimate
+  const int64_t resident = page_counts.resident.get();
   return (resident > 0 ? resident : 0) + static_cast<int64_t>(huge_live_bytes() + metadata_bytes());
 }
 

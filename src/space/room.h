@@ -6,15 +6,16 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
-// Relaxed everywhere: numbers that order nothing. Written by policy/limit.
+// Written by policy/limit.
 struct MemoryRoom {
   static constexpr int64_t kUnlimited = INT64_MAX;
-  Atomic<int64_t> most_small{kUnlimited};  // what may be held after a request for objects of bins
-  Atomic<int64_t> most_large{kUnlimited};  // and for large and huge ones
-  Atomic<bool> tight{false};               // nothing is to become resident before it is needed
+  Hint<int64_t> most_small{kUnlimited};  // what may be held after a request for objects of bins
+  Hint<int64_t> most_large{kUnlimited};  // and for large and huge ones
+  Hint<bool> tight{false};               // nothing is to become resident before it is needed
 };
 extern MemoryRoom memory_room;
 
@@ -24,13 +25,13 @@ int64_t held_bytes();
 // Whether there is room for so much more.
 bool has_room_slow(size_t bytes, int64_t most);
 inline bool has_room(size_t bytes) {
-  const int64_t most = memory_room.most_small.load(order::relaxed);  // relaxed: see above
+  const int64_t most = memory_room.most_small.get();
   return most == MemoryRoom::kUnlimited || has_room_slow(bytes, most);
 }
 inline bool has_room_for_large(size_t bytes) {
-  const int64_t most = memory_room.most_large.load(order::relaxed);  // relaxed: see above
+  const int64_t most = memory_room.most_large.get();
   return most == MemoryRoom::kUnlimited || has_room_slow(bytes, most);
 }
-inline bool room_is_tight() { return memory_room.tight.load(order::relaxed); }  // relaxed: see above
+inline bool room_is_tight() { return memory_room.tight.get(); }
 
 }  // namespace folio

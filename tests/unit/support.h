@@ -109,16 +109,16 @@ class PageDelta {
  public:
   int64_t resident() const { return now(folio::page_counts.resident) - resident_; }
   int64_t dirty() const { return now(folio::page_counts.dirty) - dirty_; }
-  uint64_t purged() const { return folio::page_counts.purged.load(folio::order::relaxed) - purged_; }
-  uint64_t calls() const { return folio::page_counts.purge_calls.load(folio::order::relaxed) - calls_; }
+  uint64_t purged() const { return folio::page_counts.purged.get(folio::) - purged_; }
+  uint64_t calls() const { return folio::page_counts.purge_calls.get(folio::) - calls_; }
 
  private:
   static int64_t now(const folio::Atomic<int64_t>& count) { return count.load(folio::order::relaxed); }
 
   int64_t resident_ = now(folio::page_counts.resident);
   int64_t dirty_ = now(folio::page_counts.dirty);
-  uint64_t purged_ = folio::page_counts.purged.load(folio::order::relaxed);
-  uint64_t calls_ = folio::page_counts.purge_calls.load(folio::order::relaxed);
+  uint64_t purged_ = folio::page_counts.purged.get(folio::);
+  uint64_t calls_ = folio::page_counts.purge_calls.get(folio::);
 };
 
 }  // namespace folio_test

@@ -184,12 +184,8 @@ class LargeScenario {
   }
 
   // What is counted beside the fields: it stays as it was.
-  static int64_t others_resident() {
-    return page_counts.resident.load(order::relaxed) - static_cast<int64_t>(large_stats().resident);
-  }
-  static int64_t others_dirty() {
-    return page_counts.dirty.load(order::relaxed) - static_cast<int64_t>(large_stats().dirty);
-  }
+  static int64_t others_resident() { return page_counts.resident.get() - static_cast<int64_t>(large_stats().resident); }
+  static int64_t others_dirty() { return page_counts.dirty.get() - static_cast<int64_t>(large_stats().dirty); }
 
   World world_;
   Field* field_ = nullptr;

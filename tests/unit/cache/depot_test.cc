@@ -210,12 +210,12 @@ TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
   const unsigned each = info_of(larger).magazine_most;
   ASSERT_TRUE(depot_small(bin));
   ASSERT_FALSE(depot_small(larger));
-  const int64_t before = page_counts.resident.load(order::relaxed);
+  const int64_t before = page_counts.resident.get();
   // So many bytes of objects, and some more, beside so much live, whatever the objects themselves add to that.
   const auto push = [&](BinId to, unsigned objects, int64_t bytes, int64_t live) {
     for (int64_t pushed = 0; pushed < bytes + bytes / 8; pushed += int64_t{objects} * info_of(to).size) {
       Magazine* const bundle = bundle_of(to, 1, objects);
-      page_counts.resident.store(live + page_counts.dirty.load(order::relaxed), order::relaxed);
+      page_counts.resident.store(live + page_counts.dirty.get(), order::relaxed);
       put(to, bundle);
     }
   };
@@ -243,7 +243,7 @@ TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
   push(larger, each, kOption, kLive);
   EXPECT_EQ(depot_objects(larger), 0u) << "0 means nothing";
   set_timekeeper(false);
-  page_counts.resident.store(before, order::relaxed);
+  page_counts.resident.set(before);
 }
 
 TEST_F(DepotTest, TrimAllDrainsEverything) {

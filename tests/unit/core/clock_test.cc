@@ -29,7 +29,7 @@ using namespace folio_test;
 
 namespace {
 
-size_t dirty() { return static_cast<size_t>(std::max<int64_t>(0, page_counts.dirty.load(order::relaxed))); }
+size_t dirty() { return static_cast<size_t>(std::max<int64_t>(0, page_counts.dirty.get())); }
 
 // Those that a sanitizer may have started included.
 unsigned threads_of_process() {
@@ -76,7 +76,7 @@ constexpr size_t kOwn = 256 * kKiB;  // what these keep dirty themselves
 
 // Calls that reach the thread's cache: of more objects than a magazine holds.
 void slow_calls_of_bins(unsigned n) {
-  const auto activity = [] { return thread_state.cache->activity.load(order::relaxed); };
+  const auto activity = [] { return thread_state.cache->activity.get(); };
   free_object(alloc(30 * kKiB));
   for (const uint32_t before = activity(); activity() - before < n;) burst(30 * kKiB, 240 * kKiB);
 }
@@ -109,7 +109,7 @@ TEST_F(Clock, CollectGivesEverythingBack) {
   EXPECT_EQ(collected, delta.purged());
   EXPECT_GE(collected, 6 * kMiB);
   EXPECT_EQ(dirty(), 0u);
-  EXPECT_EQ(page_counts.resident.load(order::relaxed), 0);
+  EXPECT_EQ(page_counts.resident.get(), 0);
   EXPECT_EQ(huge_reserved_bytes(), 0u) << "address space of huge blocks, too";
   EXPECT_EQ(clock_collect("test"), 0u);
 }
@@ -176,7 +176,7 @@ TEST_F(Clock, HugeObjectsThatAreReplacedKeepTheirPages) {
           for (size_t at = 0; at < kSize; at += 4 * kKiB) static_cast<char*>(object)[at] = 1;
         }
       }
-      const uint64_t purged = page_counts.purged.load(order::relaxed);
+      const uint64_t purged = page_counts.purged.get();
       for (void* object : objects) free_object(object);
       const bool bounded = dirty() <= static_cast<size_t>(kTolerated) + 12 * kMiB;
       return purged == 0 && bounded ? kPassed : kFailed;
@@ -360,7 +360,7 @@ TEST_F(Clock, SlowCallsOfLargeObjectsAloneRunTheDecay) {
   options.housekeeper = kHousekeeperOff;
   for (const unsigned stand : {0u, 5u, 15u}) {
     EXPECT_TRUE(comes_true([=] {
-      while (thread_state.cache == nullptr || thread_state.cache->activity.load(order::relaxed) % 16 != stand) {
+      while (thread_state.cache == nullptr || thread_state.cache->activity.get() % 16 != stand) {
         slow_calls_of_bins(1);
       }
       burst(100 * kKiB, 8 * kMiB);

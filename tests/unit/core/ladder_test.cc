@@ -29,8 +29,8 @@ class Limits {
   Limits(const Limits&) = delete;
   Limits& operator=(const Limits&) = delete;
 
-  size_t soft() const { return static_cast<size_t>(limit_state.soft.load(order::relaxed)); }
-  size_t hard() const { return static_cast<size_t>(limit_state.hard.load(order::relaxed)); }
+  size_t soft() const { return static_cast<size_t>(limit_state.soft.get()); }
+  size_t hard() const { return static_cast<size_t>(limit_state.hard.get()); }
 
  private:
   size_t begin_;
@@ -255,8 +255,8 @@ TEST(Ladder, ARequestFromOutsideIsServed) {
     ladder_serve_request();
     EXPECT_EQ(limit_request.done.load(order::relaxed), wanted);
   };
-  const auto soft = [] { return limit_state.soft.load(order::relaxed); };
-  const auto hard = [] { return limit_state.hard.load(order::relaxed); };
+  const auto soft = [] { return limit_state.soft.get(); };
+  const auto hard = [] { return limit_state.hard.get(); };
   constexpr int64_t kG = int64_t{1} << 30;
   serve(3 * kG, 4 * kG);
   EXPECT_EQ(soft(), 3 * kG);

@@ -25,11 +25,11 @@ struct Sums {
 Sums sums() {
   Sums s;
   for (const SeamCounts& each : seam_counts) {
-    for (const auto& calls : each.calls) s.calls += calls.load(order::relaxed);
-    s.bytes += each.bytes.load(order::relaxed);
-    s.chosen += each.chosen.load(order::relaxed);
-    s.chosen_bytes += each.chosen_bytes.load(order::relaxed);
-    s.freed += each.freed.load(order::relaxed);
+    for (const auto& calls : each.calls) s.calls += calls.get();
+    s.bytes += each.bytes.get();
+    s.chosen += each.chosen.get();
+    s.chosen_bytes += each.chosen_bytes.get();
+    s.freed += each.freed.get();
   }
   return s;
 }

@@ -234,13 +234,13 @@ TEST(Layout, HoldsTheAccountsAndTheOptions) {
   void* const object = alloc(3 * kMiB);
   free_object(object);
   const auto at = [](uint32_t offset) { return copied<int64_t>(folio_layout.page_counts, offset); };
-  EXPECT_EQ(at(folio_layout.resident_offset), page_counts.resident.load(order::relaxed));
-  EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.load(order::relaxed));
+  EXPECT_EQ(at(folio_layout.resident_offset), page_counts.resident.get());
+  EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.get());
   EXPECT_GE(at(folio_layout.dirty_offset), static_cast<int64_t>(3 * kMiB));
   clock_collect("test");
-  EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.load(order::relaxed));
-  EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purged_offset)), page_counts.purged.load(order::relaxed));
-  EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purge_calls_offset)), page_counts.purge_calls.load(order::relaxed));
+  EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.get());
+  EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purged_offset)), page_counts.purged.get());
+  EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purge_calls_offset)), page_counts.purge_calls.get());
   EXPECT_NE(at(folio_layout.purged_offset), 0);
   EXPECT_EQ(copied<Options>(folio_layout.options).decay, options.decay);
 }

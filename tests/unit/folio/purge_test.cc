@@ -78,8 +78,8 @@ struct Recount {
 
 void expect_exact_accounts() {
   const Recount recount;
-  EXPECT_EQ(page_counts.resident.load(order::relaxed), recount.resident);
-  EXPECT_EQ(page_counts.dirty.load(order::relaxed), recount.dirty);
+  EXPECT_EQ(page_counts.resident.get(), recount.resident);
+  EXPECT_EQ(page_counts.dirty.get(), recount.dirty);
 }
 
 // Starts and ends with everything free and given back. By one system call for each run of pages, or, as where there is

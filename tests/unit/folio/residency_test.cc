@@ -337,14 +337,14 @@ TEST(Residency, AHugePageThatComesBackCountsAsAWhole) {
 
 TEST(Residency, NothingComesBeforeItIsNeededWhereMemoryIsTight) {
   EXPECT_IN_FRESH_HEAP([] {
-    memory_room.tight.store(true, order::relaxed);
+    memory_room.tight.set(true);
     const BinId bin = bin_of(64);
     const PageDelta delta;
     for (unsigned chunk = 0; chunk < 6; ++chunk) {
       const auto objects = take_chunk(bin, [](Descriptor& d, size_t) { EXPECT_FALSE(is_huge(d)); });
       EXPECT_EQ(delta.dirty(), 0);
     }
-    memory_room.tight.store(false, order::relaxed);
+    memory_room.tight.set(false);
   });
 }
 
@@ -355,7 +355,7 @@ TEST(Residency, WithoutRoomOnlyWhatIsThereIsHandedOut) {
       std::vector<void*> objects(2 * kFolioObjects);
       const auto most = static_cast<unsigned>(objects.size());
       for (unsigned taken = 0; taken < most;) taken += take_objects(bin, objects.data() + taken, most - taken);
-      memory_room.most_small.store(held_bytes(), order::relaxed);
+      memory_room.most_small.set(held_bytes());
       for (void*& object : objects) {
         give(bin, {object});
         ASSERT_EQ(take_objects(bin, &object, 1), 1u) << size;
@@ -366,8 +366,8 @@ TEST(Residency, WithoutRoomOnlyWhatIsThereIsHandedOut) {
       while (more < 1000 && take_objects(bin, &object, 1) == 1) ++more;
       EXPECT_LT(more, 300u) << size;
       EXPECT_EQ(take_objects(bin, &object, 1), 0u);
-      EXPECT_LE(held_bytes(), memory_room.most_small.load(order::relaxed) + 4096) << size;
-      memory_room.most_small.store(MemoryRoom::kUnlimited, order::relaxed);
+      EXPECT_LE(held_bytes(), memory_room.most_small.get() + 4096) << size;
+      memory_room.most_small.set(MemoryRoom::kUnlimited);
       EXPECT_EQ(take_objects(bin, &object, 1), 1u);
       EXPECT_TRUE(check_bin(bin));
     }

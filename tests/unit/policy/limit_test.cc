@@ -22,15 +22,15 @@ class Limits {
   }
   ~Limits() {
     limit_set(0, 0);
-    limit_state.problems.store(0, order::relaxed);
+    limit_state.problems.set(0);
     limit_take_highest();
   }
   Limits(const Limits&) = delete;
   Limits& operator=(const Limits&) = delete;
 
-  int64_t soft() const { return limit_state.soft.load(order::relaxed); }
-  int64_t hard() const { return limit_state.hard.load(order::relaxed); }
-  uint32_t problems() const { return limit_state.problems.load(order::relaxed); }
+  int64_t soft() const { return limit_state.soft.get(); }
+  int64_t hard() const { return limit_state.hard.get(); }
+  uint32_t problems() const { return limit_state.problems.get(); }
   std::string line() const { return lines.size() == 1 ? lines[0] : "there were " + std::to_string(lines.size()); }
 
   std::vector<std::string> lines;
@@ -80,7 +80,7 @@ TEST(Limit, SharesAreOfTheCgroupsLimit) {
   EXPECT_EQ(limits.soft(), 800000000);
   EXPECT_EQ(limits.hard(), 950000000);
   EXPECT_EQ(options.limit_hard, 950000000);
-  EXPECT_EQ(limit_state.asked_soft.load(order::relaxed), -80);
+  EXPECT_EQ(limit_state.asked_soft.get(), -80);
   EXPECT_TRUE(limits.lines.empty());
 }
 
@@ -104,7 +104,7 @@ TEST(Limit, CgroupLeavesALittleToOthers) {
   const Limits limits("limit_soft:cgroup,limit_hard:cgroup");
   EXPECT_EQ(limits.soft(), 300000000);
   EXPECT_EQ(limits.hard(), 310000000);
-  EXPECT_EQ(limit_state.asked_hard.load(order::relaxed), kLimitOfCgroup);
+  EXPECT_EQ(limit_state.asked_hard.get(), kLimitOfCgroup);
   EXPECT_TRUE(limits.lines.empty());
 }
 
@@ -220,9 +220,9 @@ TEST(Limit, ALevelFallsOnlyWhenSomeLessIsHeld) {
 TEST(Limit, AHardLimitAloneHasItsSoftOneWhereTheReserveBegins) {
   const Limits limits("limit_hard:1G");
   EXPECT_EQ(limits.soft(), 0);
-  EXPECT_EQ(limit_state.begins.load(order::relaxed), static_cast<int64_t>(992 * kMiB));
+  EXPECT_EQ(limit_state.begins.get(), static_cast<int64_t>(992 * kMiB));
   limit_set(static_cast<int64_t>(1023 * kMiB), static_cast<int64_t>(kMiB << 10));
-  EXPECT_EQ(limit_state.begins.load(order::relaxed), static_cast<int64_t>(992 * kMiB));
+  EXPECT_EQ(limit_state.begins.get(), static_cast<int64_t>(992 * kMiB));
 }
 
 TEST(Limit, TheReserveIsALittle) {

@@ -20,7 +20,7 @@ std::string events(unsigned high, unsigned max, unsigned oom) {
          "\noom_kill 99\n";
 }
 
-uint32_t level() { return limit_state.pressure.load(order::relaxed); }
+uint32_t level() { return limit_state.pressure.get(); }
 
 // The clock of these tests: what they say of time holds on any machine.
 uint64_t now_ms = 1000;
@@ -109,7 +109,7 @@ TEST(Pressure, NothingToReadIsTold) {
             "folio: FOLIO_OPTIONS: \"pressure:on\": neither /proc/pressure/memory nor a cgroup's memory.pressure or "
             "memory.events can be read; off holds (see docs/memory.md)");
   EXPECT_EQ(options.pressure, kPressureOff);
-  EXPECT_EQ(limit_state.problems.exchange(0, order::relaxed), uint32_t{kNoPressureFiles});
+  EXPECT_EQ(limit_state.problems.swap(0), uint32_t{kNoPressureFiles});
 }
 
 TEST(Pressure, WithoutAHousekeeperNobodyLooks) {
@@ -122,7 +122,7 @@ TEST(Pressure, WithoutAHousekeeperNobodyLooks) {
   EXPECT_EQ(complaints[0],
             "folio: FOLIO_OPTIONS: \"pressure:on\": the housekeeper, which would look, is off; off holds (see "
             "docs/memory.md)");
-  EXPECT_EQ(limit_state.problems.exchange(0, order::relaxed), uint32_t{kPressureWithoutKeeper});
+  EXPECT_EQ(limit_state.problems.swap(0), uint32_t{kPressureWithoutKeeper});
 }
 
 // ---- The program's functions ----

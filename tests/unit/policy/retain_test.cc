@@ -33,8 +33,8 @@ size_t excess(int64_t live, int64_t dirty, bool large = false) {
 }
 
 TEST(Retain, NothingIsDirtyAtFirst) {
-  EXPECT_EQ(page_counts.resident.load(order::relaxed), 0);
-  EXPECT_EQ(page_counts.dirty.load(order::relaxed), 0);
+  EXPECT_EQ(page_counts.resident.get(), 0);
+  EXPECT_EQ(page_counts.dirty.get(), 0);
   EXPECT_EQ(dirty_excess(), 0u);
 }
 

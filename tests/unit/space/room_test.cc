@@ -14,12 +14,12 @@ namespace {
 class NoRoom {
  public:
   explicit NoRoom(size_t more = 0) {
-    memory_room.most_small.store(held_bytes() + static_cast<int64_t>(more), order::relaxed);
-    memory_room.most_large.store(held_bytes() + static_cast<int64_t>(more), order::relaxed);
+    memory_room.most_small.set(held_bytes() + static_cast<int64_t>(more));
+    memory_room.most_large.set(held_bytes() + static_cast<int64_t>(more));
   }
   ~NoRoom() {
-    memory_room.most_small.store(MemoryRoom::kUnlimited, order::relaxed);
-    memory_room.most_large.store(MemoryRoom::kUnlimited, order::relaxed);
+    memory_room.most_small.set(MemoryRoom::kUnlimited);
+    memory_room.most_large.set(MemoryRoom::kUnlimited);
   }
   NoRoom(const NoRoom&) = delete;
   NoRoom& operator=(const NoRoom&) = delete;
