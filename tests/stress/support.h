@@ -210,7 +210,7 @@ class Worker {
   std::vector<Object> kept_;
 };
 
-inline uint64_t purges() { return folio::page_counts.purge_calls.get(folio::); }
+inline uint64_t purges() { return folio::page_counts.purge_calls.get(); }
 
 inline void empty(Mailboxes& mailboxes) {
   for (unsigned i = 0; i < mailboxes.count(); ++i) Worker::release(mailboxes.swap(i, Object()));

@@ -107,18 +107,16 @@ class SavedOptions {
 // The page accounts relative to the moment it was made.
 class PageDelta {
  public:
-  int64_t resident() const { return now(folio::page_counts.resident) - resident_; }
-  int64_t dirty() const { return now(folio::page_counts.dirty) - dirty_; }
-  uint64_t purged() const { return folio::page_counts.purged.get(folio::) - purged_; }
-  uint64_t calls() const { return folio::page_counts.purge_calls.get(folio::) - calls_; }
+  int64_t resident() const { return folio::page_counts.resident.get() - resident_; }
+  int64_t dirty() const { return folio::page_counts.dirty.get() - dirty_; }
+  uint64_t purged() const { return folio::page_counts.purged.get() - purged_; }
+  uint64_t calls() const { return folio::page_counts.purge_calls.get() - calls_; }
 
  private:
-  static int64_t now(const folio::Atomic<int64_t>& count) { return count.load(folio::order::relaxed); }
-
-  int64_t resident_ = now(folio::page_counts.resident);
-  int64_t dirty_ = now(folio::page_counts.dirty);
-  uint64_t purged_ = folio::page_counts.purged.get(folio::);
-  uint64_t calls_ = folio::page_counts.purge_calls.get(folio::);
+  int64_t resident_ = folio::page_counts.resident.get();
+  int64_t dirty_ = folio::page_counts.dirty.get();
+  uint64_t purged_ = folio::page_counts.purged.get();
+  uint64_t calls_ = folio::page_counts.purge_calls.get();
 };
 
 }  // namespace folio_test

@@ -215,7 +215,7 @@ TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
   const auto push = [&](BinId to, unsigned objects, int64_t bytes, int64_t live) {
     for (int64_t pushed = 0; pushed < bytes + bytes / 8; pushed += int64_t{objects} * info_of(to).size) {
       Magazine* const bundle = bundle_of(to, 1, objects);
-      page_counts.resident.store(live + page_counts.dirty.get(), order::relaxed);
+      page_counts.resident.set(live + page_counts.dirty.get());
       put(to, bundle);
     }
   };

@@ -271,26 +271,26 @@ TEST_F(ThreadCacheTest, MallocsAndFreesByTurnsAreServedFromTheMagazine) {
     ASSERT_EQ(cache_of(bin).capacity, kMagazineObjects);
     for (const unsigned before : {1u, 30u, 61u, 62u, 63u, 124u, 150u}) {
       std::vector<void*> held = pop_many(bin, before);
-      const uint32_t slow = thread_cache()->activity.load(order::relaxed);
+      const uint32_t slow = thread_cache()->activity.get();
       for (unsigned i = 0; i < 1000; ++i) {
         std::vector<void*> more = pop_many(bin, 14);
         push_all(bin, more);
       }
-      EXPECT_LE(thread_cache()->activity.load(order::relaxed) - slow, 2u) << before;
+      EXPECT_LE(thread_cache()->activity.get() - slow, 2u) << before;
       push_all(bin, held);
       std::vector<void*> freed = pop_many(bin, 200);
       for (unsigned i = 0; i < before; ++i) {
         push(bin, freed.back());
         freed.pop_back();
       }
-      const uint32_t slow_again = thread_cache()->activity.load(order::relaxed);
+      const uint32_t slow_again = thread_cache()->activity.get();
       for (unsigned i = 0; i < 1000; ++i) {
         std::vector<void*> more(freed.begin(), freed.begin() + 14);
         for (void* object : more) push(bin, object);
         more = pop_many(bin, 14);
         std::copy(more.begin(), more.end(), freed.begin());
       }
-      EXPECT_LE(thread_cache()->activity.load(order::relaxed) - slow_again, 2u) << before;
+      EXPECT_LE(thread_cache()->activity.get() - slow_again, 2u) << before;
       push_all(bin, freed);
     }
   });
@@ -299,7 +299,7 @@ TEST_F(ThreadCacheTest, MallocsAndFreesByTurnsAreServedFromTheMagazine) {
 // Slow calls of another bin than the ones that idle: of more objects than its magazine holds.
 const BinId busy = bin_of(30 * kKiB);
 void sweep() {
-  const auto activity = [] { return thread_cache()->activity.load(order::relaxed); };
+  const auto activity = [] { return thread_cache()->activity.get(); };
   const uint32_t before = activity();
   while (activity() - before < 2200) {
     std::vector<void*> objects = pop_many(busy, 8);

@@ -66,7 +66,7 @@ inline void expect_everything_free() {
   // More than once where a housekeeper is at it too: what it has claimed at that moment is not free.
   for (unsigned i = 0; i < 400; ++i) {
     folio::clock_collect("test");
-    if (folio::page_counts.resident.get(folio::) == 0) break;
+    if (folio::page_counts.resident.get() == 0) break;
     sleep_ms(5);
   }
   for (const folio::BinId bin : all_bins()) {
@@ -76,8 +76,8 @@ inline void expect_everything_free() {
   EXPECT_EQ(folio::large_stats().taken, 0u);
   EXPECT_TRUE(folio::large_check());
   EXPECT_EQ(folio::totals().live, 0u);
-  EXPECT_EQ(folio::page_counts.dirty.get(folio::), 0);
-  EXPECT_EQ(folio::page_counts.resident.get(folio::), 0);
+  EXPECT_EQ(folio::page_counts.dirty.get(), 0);
+  EXPECT_EQ(folio::page_counts.resident.get(), 0);
 }
 
 }  // namespace folio_test

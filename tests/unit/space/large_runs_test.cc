@@ -27,7 +27,7 @@ class LargeRuns : public ::testing::Test {
       for (unsigned n = 1 + random() % most; n != 0 && g < kGranules; --n, ++g) put(g, kind == 0, kind != 2);
     }
     field_.dirty.store(~uint64_t{0}, order::relaxed);
-    for (auto& from : field_.ready_from) from.store(0, order::relaxed);
+    for (auto& from : field_.ready_from) from.set(0);
   }
   void put(unsigned g, bool taken, bool resident) {
     const uint64_t bit = uint64_t{1} << g % 64;

@@ -548,7 +548,7 @@ TEST_F(Large, AHintThatIsTooHighHidesNothing) {
   const std::vector<char*> o = row({1, 5, 1});
   Field& f = *large_place(o[0]).field;
   EXPECT_TRUE(large_free(o[1]));
-  for (Atomic<uint8_t>& word : f.ready_from) word.store(static_cast<uint8_t>(f.words()), order::relaxed);
+  for (Hint<uint8_t>& word : f.ready_from) word.set(static_cast<uint8_t>(f.words()));
   char* const again = alloc_steps(5);
   EXPECT_EQ(start_of(again), start_of(o[1])) << "its pages are there";
   free_all({o[0], again, o[2]});
