@@ -7,12 +7,13 @@
 #include "config/options.h"
 #include "core/clock.h"
 #include "core/free.h"
+#include "core/give_back.h"
 #include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "core/malloc.h"
 #include "core/realloc.h"
 #include "diag/stats.h"
-#include "folio/bin.h"
+#include "folio/occupancy.h"
 #include "os/os.h"
 #include "policy/pressure.h"
 #include "space/huge.h"
@@ -157,7 +158,7 @@ bool folio_start_housekeeper(void) {
   return clock_start_housekeeper();
 }
 
-size_t folio_collect(void) { return clock_collect("folio_collect"); }
+size_t folio_collect(void) { return collect_everything("folio_collect"); }
 
 bool folio_set_limit(size_t soft, size_t hard) {
   start();

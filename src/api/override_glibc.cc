@@ -7,7 +7,7 @@
 #include <malloc.h>
 
 #include "base/text.h"
-#include "core/clock.h"
+#include "core/give_back.h"
 #include "diag/stats.h"
 #include "os/os.h"
 #include "space/huge.h"
@@ -55,7 +55,7 @@ FOLIO_EXPORT struct mallinfo mallinfo(void) noexcept {
 FOLIO_EXPORT void malloc_stats(void) noexcept { print_at_exit(); }
 
 // 1 if memory went back to the kernel. `pad` speaks of a heap top that Folio does not have.
-FOLIO_EXPORT int malloc_trim(size_t) noexcept { return clock_collect("malloc_trim") != 0 ? 1 : 0; }
+FOLIO_EXPORT int malloc_trim(size_t) noexcept { return collect_everything("malloc_trim") != 0 ? 1 : 0; }
 
 // Folio needs no tuning of this kind: every parameter is accepted and ignored, as glibc does with those it knows.
 FOLIO_EXPORT int mallopt(int, int) noexcept { return 1; }

@@ -1,6 +1,7 @@
 #include "cache/screen.h"
 
-#include "folio/bin.h"
+#include "folio/misuse.h"
+#include "folio/occupancy.h"
 #include "os/os.h"
 
 namespace folio {

@@ -5,9 +5,10 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "cache/screen.h"
-#include "cache/thread_caches.h"
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/misuse.h"
+#include "folio/occupancy.h"
 #include "folio/watch.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
@@ -306,21 +307,10 @@ void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* z
 constinit __thread ThreadTops thread_tops = all_closed();
 constinit __thread ThreadState thread_state = {nullptr, Phase::kNew};
 
-ThreadCache* thread_cache_make() {
-  ThreadCache* cache = thread_caches_get();
-  if (cache == nullptr) return nullptr;
-  cache->budget = options.thread_cache << 10;
-  cache->calls_to_sweep = kSweepCalls;
-  cache->budget_used_up = false;
-  thread_state = {cache, Phase::kCached};
-  thread_tops.owner = cache;
-  cache->thread.store(os::thread_id(), order::relaxed);  // relaxed: published with the tops
-  if (thread_count() > 1) depot_set_shared();
-  // [tops] release: after the cache and its owner are set up; pairs with take_from_gone.
-  cache->tops.store(&thread_tops, order::release);
-  // May allocate, through this very cache. If the thread's end will not be told, what it caches is lost with it.
-  os::at_thread_end(thread_cache_end, cache);
-  return cache;
+void thread_cache_begin(ThreadCache& c) {
+  c.budget = options.thread_cache << 10;
+  c.calls_to_sweep = kSweepCalls;
+  c.budget_used_up = false;
 }
 
 bool thread_cache_holds(BinId bin, const void* object) {
@@ -467,26 +457,16 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
   }
 }
 
-void thread_cache_end(void* value) {
-  auto* cache = static_cast<ThreadCache*>(value);
-  // glibc hands the values of a thread that left by the raw system call to the next one on its stack, which may end
-  // without a call. The cache may be anybody's by then.
-  if (cache != thread_state.cache) return;
-  // First, so that what other destructors of this thread still allocate and free goes to the folios directly.
-  thread_state = {nullptr, Phase::kEnded};
-  cache->tops.store(nullptr, order::relaxed);  // relaxed: readers check what they read
+void thread_cache_hand_on(ThreadCache& c) {
   for (unsigned i = 1; i < kBins; ++i) {
-    take_bin(*cache, bin_id(i), [&](Magazine* magazine) { look_and_hand_on(*cache, bin_id(i), magazine, "free"); });
-    shrink(*cache, bin_id(i), 0);
-    cache->bins[i].calls = 0;
+    take_bin(c, bin_id(i), [&](Magazine* magazine) { look_and_hand_on(c, bin_id(i), magazine, "free"); });
+    shrink(c, bin_id(i), 0);
+    c.bins[i].calls = 0;
   }
-  if (cache->empties != nullptr) magazines_put(cache->empties);
-  cache->empties = nullptr;
-  cache->empty_count = 0;
-  return_claims(*cache, 0);
-  thread_caches_put(*cache);
-  // The last but one, or the last; or the one whose end tells that the process ends with its threads.
-  if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
+  if (c.empties != nullptr) magazines_put(c.empties);
+  c.empties = nullptr;
+  c.empty_count = 0;
+  return_claims(c, 0);
 }
 
 void thread_cache_before_free(ThreadCache* cache, BinId bin) {

@@ -96,13 +96,6 @@ struct ThreadCache {
   Atomic<ThreadCache*>& stack_link() { return link; }
 };
 
-// The calling thread's cache, made at its first use. Null: the thread is not to have one (it has ended, or there is no
-// memory): serve it from the folios.
-FOLIO_NOINLINE ThreadCache* thread_cache_make();
-FOLIO_INLINE ThreadCache* thread_cache() {
-  return __builtin_expect(thread_state.phase != Phase::kNew, true) ? thread_state.cache : thread_cache_make();
-}
-
 // The slow half of malloc: an object of the bin whose magazine is empty or closed. Null if there is no memory. *zero
 // says that its pages are known to read as zero.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
@@ -119,9 +112,12 @@ void thread_cache_before_free(ThreadCache* cache, BinId bin);
 // Looks through all that the calling thread caches; what is wrong is reported as of `function` and dropped.
 void thread_cache_look(const char* function);
 
-// Gives all that the calling thread caches back to the folios, or, when it ends, hands it on whole.
+// Gives all that the calling thread caches back to the folios, or, as it ends, hands it on whole, with the cache's room.
 void thread_cache_drain(ThreadCache* cache, const char* function);
-void thread_cache_end(void* value);
+void thread_cache_hand_on(ThreadCache& c);
+
+// A cache that is to serve a thread.
+void thread_cache_begin(ThreadCache& c);
 
 // Of a cache whose thread is gone: its room, and the empty magazines that it had, which may be half changed. `lost`:
 // what it had in use is lost; what it had claimed from the pool returns at one step (64 KiB) a tick then: at once, a

@@ -1,7 +1,9 @@
 #include "cache/thread_caches.h"
 
 #include "cache/cpu_cache.h"
+#include "cache/depot.h"
 #include "os/os.h"
+#include "space/housekeeper.h"
 #include "space/metadata.h"
 #include "sync/relaxed.h"
 #include "sync/tagged_stack.h"
@@ -144,6 +146,35 @@ void thread_caches_after_fork(bool alone) {
   } else {
     threads.sub(gone);
   }
+}
+
+ThreadCache* thread_cache_make() {
+  ThreadCache* cache = thread_caches_get();
+  if (cache == nullptr) return nullptr;
+  thread_cache_begin(*cache);
+  thread_state = {cache, Phase::kCached};
+  thread_tops.owner = cache;
+  cache->thread.store(os::thread_id(), order::relaxed);  // relaxed: published with the tops
+  if (thread_count() > 1) depot_set_shared();
+  // [tops] release: after the cache and its owner are set up; pairs with take_from_gone.
+  cache->tops.store(&thread_tops, order::release);
+  // May allocate, through this very cache. If the thread's end will not be told, what it caches is lost with it.
+  os::at_thread_end(thread_cache_end, cache);
+  return cache;
+}
+
+void thread_cache_end(void* value) {
+  auto* cache = static_cast<ThreadCache*>(value);
+  // glibc hands the values of a thread that left by the raw system call to the next one on its stack, which may end
+  // without a call. The cache may be anybody's by then.
+  if (cache != thread_state.cache) return;
+  // First, so that what other destructors of this thread still allocate and free goes to the folios directly.
+  thread_state = {nullptr, Phase::kEnded};
+  cache->tops.store(nullptr, order::relaxed);  // relaxed: readers check what they read
+  thread_cache_hand_on(*cache);
+  thread_caches_put(*cache);
+  // The last but one, or the last; or the one whose end tells that the process ends with its threads.
+  if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
 }
 
 unsigned thread_caches_find_gone(unsigned looks) {

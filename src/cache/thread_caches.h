@@ -11,6 +11,16 @@ namespace folio {
 
 extern Atomic<ThreadCache*> all_thread_caches;
 
+// The calling thread's cache, made at its first use. Null: the thread is not to have one (it has ended, or there is no
+// memory): serve it from the folios.
+FOLIO_NOINLINE ThreadCache* thread_cache_make();
+FOLIO_INLINE ThreadCache* thread_cache() {
+  return __builtin_expect(thread_state.phase != Phase::kNew, true) ? thread_state.cache : thread_cache_make();
+}
+
+// At the thread's end.
+void thread_cache_end(void* value);
+
 // A cache for a thread that comes, a used one if there is one; null if there is no memory. And back, when it has ended.
 ThreadCache* thread_caches_get();
 void thread_caches_put(ThreadCache& cache);

@@ -7,6 +7,7 @@
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
 #include "config/options.h"
+#include "core/give_back.h"
 #include "core/ladder.h"
 #include "folio/collapse.h"
 #include "os/os.h"
@@ -53,35 +54,10 @@ uint64_t period_ms() {
   return half < 10 ? 10 : half;
 }
 
-// Free large and huge objects, whose stores bound the looks themselves.
-size_t purge_beyond_bins(PurgeWhich which, size_t most_bytes) {
-  size_t purged = large_purge(which != PurgeWhich::kAged, most_bytes);
-  if (purged < most_bytes) purged += huge_purge(which != PurgeWhich::kAged, most_bytes - purged);
-  return purged;
-}
-
 void age_beyond_bins() {
   large_age();
   huge_age();
 }
-
-}  // namespace
-
-size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
-  size_t purged = purge_bins(which, most_bytes, worth_shift);
-  return purged < most_bytes ? purged + purge_beyond_bins(which, most_bytes - purged) : purged;
-}
-
-size_t purge_some(size_t bytes) {
-  static constinit PurgeRound round;
-  size_t purged = purge_bins_step(round, {PurgeWhich::kAged, bytes, kChunkShift, kStepChunks, true}).purged;
-  if (purged < bytes) purged += purge_beyond_bins(PurgeWhich::kAged, bytes - purged);
-  if (purged >= bytes) return purged;
-  purged += purge_bins_step(round, {PurgeWhich::kAll, bytes - purged, kChunkShift, ~0u, true}).purged;
-  return purged < bytes ? purged + purge_beyond_bins(PurgeWhich::kAll, bytes - purged) : purged;
-}
-
-namespace {
 
 void age_everything() {
   age_bins();
@@ -135,7 +111,7 @@ void serve_request() {
   // Relaxed: numbers, written and read by system calls of another process.
   const uint32_t wanted = collect_request.wanted.load(order::relaxed);
   if (wanted == collect_request.done.load(order::relaxed)) return;  // relaxed: as above
-  clock_collect("free");
+  collect_everything("free");
   collect_request.done.store(wanted, order::relaxed);  // relaxed: as above
 }
 
@@ -445,17 +421,6 @@ bool clock_start_housekeeper() {
 
 void clock_start_housekeeper_if_on() {
   if (wanted_always()) clock_start_housekeeper();
-}
-
-size_t clock_collect(const char* function) {
-  const uint64_t before = page_counts.purged.get();
-  if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
-  cpu_caches_trim(true);
-  depot_trim(true);
-  retry_refused();
-  purge_everything(PurgeWhich::kAll, kUnlimited);
-  huge_unmap_free();
-  return page_counts.purged.get() - before;
 }
 
 void clock_after_fork(bool alone) {

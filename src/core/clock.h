@@ -24,7 +24,6 @@ namespace folio {
 // What a tick does in one of the program's calls: so much is purged, so many magazines of the depot are drained.
 inline constexpr size_t kStepBytes = size_t{512} << 10;
 inline constexpr unsigned kStepMagazines = 128;
-inline constexpr unsigned kStepChunks = 64;  // looked at: 0.4 us each where their descriptors are in no cache
 // What a call purges for the bound.
 inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 
@@ -44,16 +43,6 @@ void clock_after_watched_free();
 bool clock_start_housekeeper();
 // The same where the options want one also for a single thread: when the process starts, and in the child of a fork.
 void clock_start_housekeeper_if_on();
-
-// Purges what is free of everything; of chunks what is worth it (purge.h). Returns bytes.
-size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
-
-// Purges up to about so many bytes that are free, aged ones rather. Goes on where the last call stopped, so that many
-// calls look at each chunk as often as one would. Returns bytes.
-size_t purge_some(size_t bytes);
-
-// Everything that can go now. Returns bytes given back.
-size_t clock_collect(const char* function);
 
 // A wish from outside, with the option collect_from_outside: a tool writes into `wanted` a number that `done` does not
 // hold, and the housekeeper collects and then makes them equal.

@@ -5,10 +5,13 @@
 #include "core/free.h"
 
 #include "cache/cpu_cache.h"
+#include "cache/thread_caches.h"
 #include "core/clock.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
 #include "folio/bin.h"
+#include "folio/misuse.h"
+#include "folio/occupancy.h"
 #include "folio/watch.h"
 #include "os/report.h"
 #include "space/huge.h"

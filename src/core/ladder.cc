@@ -3,7 +3,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "cache/thread_cache.h"
-#include "core/clock.h"
+#include "core/give_back.h"
 #include "policy/pressure.h"
 #include "space/housekeeper.h"
 #include "space/room.h"
@@ -62,13 +62,13 @@ FOLIO_NOINLINE void ladder_keep() {
 bool ladder_make_room(const char* function) {
   constexpr size_t kUnitMost = kChunkBytes / 2;  // what is made resident at once is less
   if (has_room(kUnitMost)) return false;
-  clock_collect(function);
+  collect_everything(function);
   return true;
 }
 
 bool ladder_make_room_for_large(size_t bytes, const char* function) {
   if (has_room_for_large(bytes + 2 * kGranuleBytes)) return false;
-  clock_collect(function);
+  collect_everything(function);
   return true;
 }
 
@@ -81,7 +81,7 @@ bool ladder_is_tight() { return tight.load(order::relaxed); }  // relaxed: a hin
 void ladder_set(int64_t soft, int64_t hard) {
   limit_set(soft, hard);
   follow(level_now());
-  if (limits_on() && level_now() >= kAtSoft) clock_collect("folio_set_limit");
+  if (limits_on() && level_now() >= kAtSoft) collect_everything("folio_set_limit");
   limit_look();
 }
 

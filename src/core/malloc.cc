@@ -9,6 +9,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
+#include "cache/thread_caches.h"
 #include "core/clock.h"
 #include "core/ladder.h"
 #include "core/lifecycle.h"

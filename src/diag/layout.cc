@@ -9,7 +9,7 @@
 #include "core/clock.h"
 #include "core/ladder.h"
 #include "core/seam.h"
-#include "folio/bin.h"
+#include "folio/occupancy.h"
 #include "space/chunk_table.h"
 #include "space/huge.h"
 #include "space/large.h"

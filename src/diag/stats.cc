@@ -4,7 +4,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
-#include "folio/bin.h"
+#include "folio/occupancy.h"
 #include "folio/residency.h"
 #include "os/os.h"
 #include "space/huge.h"

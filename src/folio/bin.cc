@@ -1,35 +1,25 @@
 // Take, give and open.
 //
-//   take_objects -> take_open -> take_from_chunk -> take_from_folio -> commit_objects, set_bits, note_taken (residency)
+//   take_objects -> take_open -> take_from_chunk -> take_from_folio -> commit_objects, set_bits (occupancy),
+//                                                                      note_taken (residency)
 //                -> open_chunk
-//   give_objects -> give_folio -> clear_bits (hints), note_given (residency)
+//   give_objects -> give_folio -> clear_bits (occupancy), note_given (residency)
 #include "folio/bin.h"
 
 #include "config/options.h"
 #include "folio/commit.h"
+#include "folio/misuse.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
 #include "folio/retire.h"
 #include "folio/watch.h"
 #include "os/os.h"
-#include "os/report.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
 #include "space/room.h"
 
 namespace folio {
-
-constinit Bin bins[kBins];
-
-uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
-  const uint64_t valid = d.valid(folio);
-  // [object] acquire: sees what the last owner wrote; pairs with clear_bits. [hint] seq_cst: before the hints are read.
-  const uint64_t before = d.occupancy(folio).fetch_or(mask, order::seq_cst);
-  const Fullness after = fullness_of(before | mask, valid);
-  if (after != kFull && after != fullness_of(before, valid)) raise_folio(d, folio, after);
-  return before;
-}
 
 namespace {
 
@@ -250,21 +240,6 @@ unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, b
   return take_open(bin, objects, want, zero, &why);
 }
 
-Descriptor* next_chunk(HintBlock** block, unsigned* slot) {
-  while (*block != nullptr) {
-    while (*slot < kWindowChunks) {
-      // Relaxed: an index; chunk_in sees what is there.
-      const uint64_t rest = (*block)->opened[*slot / 64].load(order::relaxed) & ~low_mask(*slot % 64);
-      *slot = rest == 0 ? (*slot / 64 + 1) * 64 : *slot / 64 * 64 + lowest_bit(rest);
-      if (rest == 0) continue;
-      if (Descriptor* const d = chunk_in(**block, (*slot)++)) return d;
-    }
-    *block = (*block)->next;
-    *slot = 0;
-  }
-  return nullptr;
-}
-
 namespace {
 
 // Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
@@ -300,22 +275,6 @@ unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
     if (why == Commit::kRefused || open_chunk(bin) == nullptr) return 0;
   }
 }
-
-namespace {
-
-FOLIO_INLINE Cleared clear_bits(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask) {
-  // [object] release: what the program wrote comes before the next owner; pairs with set_bits and a purge's claim.
-  // [hint] seq_cst: before the hints are read.
-  const uint64_t before = d.occupancy(info, folio).fetch_and(~mask, order::seq_cst);
-  const uint64_t left = before & ~mask;
-  const Fullness entered = class_entered(before, left, valid_in(info, folio));
-  if (entered != kFull) raise_folio(d, folio, entered);
-  return {before & mask, left};
-}
-
-}  // namespace
-
-Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) { return clear_bits(d, d.info(), folio, mask); }
 
 namespace {
 
@@ -430,93 +389,6 @@ void give_object(BinId bin, void* object, const char* function) {
   PageChange change;
   give_folio(*d, info, number / kFolioObjects, uint64_t{1} << number % kFolioObjects, objects_a_page(info), change,
              function);
-}
-
-Place place_of(const void* address) {
-  auto* d = static_cast<Descriptor*>(descriptor_at(address));
-  if (d == nullptr) return {nullptr, 0, nullptr, nullptr, false};
-  // What leads here and what is there must say the same; else the descriptor was overwritten, and nothing in it is
-  // used.
-  if (index(d->bin) != chunk_code(address) || !d->sealed()) return {nullptr, 0, nullptr, nullptr, true};
-  const BinInfo& info = d->info();
-  const unsigned object = object_number(*d, address);
-  if (object >= info.objects) return {nullptr, 0, nullptr, nullptr, false};
-  return {d, object, object_at(*d, object), d->slot(object) + info.size, false};
-}
-
-namespace {
-
-Text& put_bin(Text& line, BinId bin) {
-  return line << static_cast<uint64_t>(info_of(bin).size) << "-byte object (bin " << static_cast<uint64_t>(index(bin))
-              << ")";
-}
-
-}  // namespace
-
-void report_double_free(const char* function, const void* object, BinId bin) {
-  Text line = misuse_line(function, object);
-  line << "double free of a ";
-  put_bin(line, bin);
-  report_misuse(line, "double-free");
-}
-
-void report_not_start(const char* function, const void* address, const Place& place, BinId bin) {
-  Text line = misuse_line(function, address);
-  if (place.damaged) {
-    line << "descriptor of chunk " << static_cast<const void*>(chunk_start(address)) << " is damaged";
-    return report_misuse(line, "damaged-descriptor");
-  }
-  line << "not the start of an object: ";
-  if (place.descriptor == nullptr) {
-    line << "in an unused part of a chunk (bin " << static_cast<uint64_t>(index(bin)) << ")";
-  } else {
-    line << "inside a ";
-    put_bin(line, bin) << " at " << static_cast<const void*>(place.base);
-  }
-  report_misuse(line, "invalid-free");
-}
-
-namespace {
-
-bool check_folio(Descriptor& d, unsigned folio) {
-  const uint64_t word = d.occupancy(folio).load(order::relaxed);  // relaxed: nothing is in flight
-  const uint64_t valid = d.valid(folio);
-  if ((word & ~valid) != 0) return false;
-  const Fullness fullness = fullness_of(word, valid);
-  if (fullness != kFull) {
-    const uint64_t bits = d.hint(fullness, folio / 64).load(order::relaxed);  // relaxed: nothing is in flight
-    if (((bits >> folio % 64 & 1) != 0) == (fullness == kEmpty)) return false;
-    const unsigned slot = window_slot(d.first);
-    const uint64_t chunks = d.block->chunks[fullness][slot / 64].load(order::relaxed);  // relaxed: nothing is in flight
-    const uint64_t summary = d.block->summary[fullness].load(order::relaxed);           // relaxed: nothing is in flight
-    if ((chunks >> slot % 64 & 1) == 0 || (summary >> slot / 64 & 1) == 0) return false;
-  }
-  const size_t committed = committed_bytes(d);
-  if (word != 0 && d.slot(folio * kFolioObjects + highest_bit(word) + 1) > d.chunk() + committed) return false;
-  return resident_objects(d, folio, word) == word;
-}
-
-bool check_pages(Descriptor& d) {
-  const Pages pages = ChunkPages(d).in_use();
-  for (unsigned page = pages.first; page < pages.end; ++page) {
-    // relaxed: nothing is in flight
-    const bool resident = (d.resident(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;
-    const bool dirty = (d.dirty(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;  // relaxed: as above
-    if (dirty != (resident && is_free(d, page))) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-bool check_bin(BinId bin) {
-  bool good = true;
-  visit_chunks(bin, [&](Descriptor& d) {
-    good = d.sealed() && check_pages(d);
-    for (unsigned folio = 0; good && folio < d.info().folios; ++folio) good = check_folio(d, folio);
-    return good;
-  });
-  return good;
 }
 
 }  // namespace folio

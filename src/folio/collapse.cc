@@ -1,8 +1,8 @@
 #include "folio/collapse.h"
 
 #include "config/options.h"
-#include "folio/bin.h"
 #include "folio/commit.h"
+#include "folio/occupancy.h"
 #include "folio/residency.h"
 #include "os/os.h"
 #include "space/room.h"

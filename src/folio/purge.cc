@@ -1,6 +1,6 @@
 #include "folio/purge.h"
 
-#include "folio/bin.h"
+#include "folio/occupancy.h"
 #include "folio/residency.h"
 #include "os/os.h"
 #include "space/pages.h"

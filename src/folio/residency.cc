@@ -1,8 +1,8 @@
 #include "folio/residency.h"
 
-#include "folio/bin.h"
 #include "folio/commit.h"
 #include "folio/hints.h"
+#include "folio/occupancy.h"
 #include "os/os.h"
 #include "space/pages.h"
 #include "space/room.h"

@@ -1,7 +1,7 @@
 #include "folio/retire.h"
 
-#include "folio/bin.h"
 #include "folio/commit.h"
+#include "folio/occupancy.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
 #include "os/os.h"

@@ -1,7 +1,7 @@
 #include "folio/watch.h"
 
 #include "config/options.h"
-#include "folio/bin.h"
+#include "folio/occupancy.h"
 #include "space/chunk_table.h"
 
 namespace folio {

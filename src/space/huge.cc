@@ -29,7 +29,6 @@ constinit Counter<uint32_t> age_now{0};       // what huge_age() counts
 // Descriptors whose address space is gone.
 constinit TaggedStack<HugeBlock, kBlockAlignShift> spare_descriptors;
 constinit Counter<size_t> reserved{0};
-constinit Counter<size_t> live{0};
 constinit Counter<size_t> live_count{0};
 
 size_t chunks_of(size_t bytes) { return (bytes + kChunkBytes - 1) >> kChunkShift; }
@@ -209,7 +208,7 @@ void trim(HugeBlock& block, size_t bytes) {
 }
 
 void set_usable(HugeBlock& block, size_t bytes) {
-  live.add(bytes - block.usable_bytes);  // wraps where it shrinks
+  page_counts.huge_live.add(bytes - block.usable_bytes);  // wraps where it shrinks
   block.usable_bytes = bytes;
 }
 
@@ -315,7 +314,7 @@ bool huge_free(HugeBlock* block) {
   if (!block->state.compare_exchange(live_state, kHugeFree, order::relaxed)) return false;
   live_count.sub(1);
   touch(*block);  // it was the program's: all of it may be resident
-  live.sub(block->usable_bytes);
+  page_counts.huge_live.sub(block->usable_bytes);
   if (block->unmap_when_freed && unmap_block(block)) return true;
   block->freed_at = age_now.get();
   count_waiting(*block, 1);
@@ -443,7 +442,7 @@ HugeBlock* huge_beyond(const void* address) {
 }
 
 size_t huge_reserved_bytes() { return reserved.get(); }
-size_t huge_live_bytes() { return live.get(); }
+size_t huge_live_bytes() { return page_counts.huge_live.get(); }
 size_t huge_live_count() { return live_count.get(); }
 
 }  // namespace folio

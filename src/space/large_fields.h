@@ -1,7 +1,7 @@
 // The fields: where a run is taken, and how another field comes to be. For large.cc.
 #pragma once
 
-#include "space/large.h"
+#include "space/field.h"
 
 namespace folio {
 

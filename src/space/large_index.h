@@ -26,7 +26,7 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
-#include "space/large.h"
+#include "space/field.h"
 
 namespace folio {
 

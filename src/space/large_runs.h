@@ -7,7 +7,7 @@
 
 #include "base/bits.h"
 #include "os/os.h"
-#include "space/large.h"
+#include "space/field.h"
 #include "space/large_index.h"
 #include "space/pages.h"
 

@@ -19,6 +19,7 @@ struct alignas(64) PageCounts {
   Counter<int64_t> dirty_large{0};   // of these, of large and huge objects
   Counter<uint64_t> purged{0};       // bytes given back since start
   Counter<uint64_t> purge_calls{0};  // system calls for it
+  Counter<uint64_t> huge_live{0};    // bytes of live huge objects, which are in none of the others
 };
 
 extern PageCounts page_counts;

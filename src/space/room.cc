@@ -1,6 +1,5 @@
 #include "space/room.h"
 
-#include "space/huge.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 
@@ -10,7 +9,7 @@ constinit MemoryRoom memory_room;
 
 int64_t held_bytes() {
   const int64_t resident = page_counts.resident.get();
-  return (resident > 0 ? resident : 0) + static_cast<int64_t>(huge_live_bytes() + metadata_bytes());
+  return (resident > 0 ? resident : 0) + static_cast<int64_t>(page_counts.huge_live.get() + metadata_bytes());
 }
 
 bool has_room_slow(size_t bytes, int64_t most) {

@@ -4,6 +4,7 @@
 
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/check.h"
 #include "model/driver.h"
 
 namespace {

@@ -1,6 +1,7 @@
 """Checks that the folders of src are layers, and what each layer may name.
 
-- A file includes its own folder or one above it in LAYERS, by the path of an existing header below src; no cycles.
+- A file includes its own folder or one above it in LAYERS, by the path of an existing header below src.
+- No cycles, also among modules: NAME.h, NAME.cc and every NAME_*.cc that has no header are one.
 - Headers of the libc, beyond those without code, only in os, core and api; of the C++ library only in api.
 - The public header only in the layers that speak to the outside.
 - Processor headers only through arch/arch.h; no header that only includes others.
@@ -57,6 +58,26 @@ def check_condition(path: Path, number: int, condition: str, problems: house.Pro
             problems.add(path, number, f"#if on {name} outside os, arch and api")
 
 
+def module_of(path: Path, headers: set[Path]) -> Path:
+    """The header by whose name the file goes: large_purge.cc, which has none of its own, is of large.h."""
+    name = path.with_suffix("").name
+    while path.with_name(f"{name}.h") not in headers and "_" in name:
+        name = name.rpartition("_")[0]
+    header = path.with_name(f"{name}.h")
+    return header if header in headers else path
+
+
+def modules(includes: dict[Path, list[Path]]) -> dict[Path, list[Path]]:
+    """The same among modules."""
+    headers = {path for path in includes if path.suffix == ".h"}
+    found: dict[Path, list[Path]] = {}
+    for path, targets in includes.items():
+        own = module_of(path, headers)
+        others = [module_of(target, headers) for target in targets]
+        found.setdefault(own, []).extend(other for other in others if other != own)
+    return found
+
+
 def find_cycles(includes: dict[Path, list[Path]], problems: house.Problems) -> None:
     done: set[Path] = set()
 
@@ -98,6 +119,7 @@ def check(root: Path, problems: house.Problems) -> str:
         if only_includes:
             problems.add(path, 1, "a header that only includes others")
     find_cycles(includes, problems)
+    find_cycles(modules(includes), problems)
     return f"the layering of {len(sources)} files"
 
 

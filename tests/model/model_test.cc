@@ -9,6 +9,7 @@
 #include "cache/depot.h"
 #include "diag/stats.h"
 #include "folio/bin.h"
+#include "folio/check.h"
 #include "model/driver.h"
 #include "space/huge.h"
 #include "space/large.h"

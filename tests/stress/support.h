@@ -18,6 +18,7 @@
 #include "config/options.h"
 #include "diag/stats.h"
 #include "folio/bin.h"
+#include "folio/check.h"
 #include "space/large.h"
 #include "space/pages.h"
 

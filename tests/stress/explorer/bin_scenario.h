@@ -5,8 +5,10 @@
 
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/check.h"
 #include "folio/collapse.h"
 #include "folio/commit.h"
+#include "folio/occupancy.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
 #include "space/region.h"

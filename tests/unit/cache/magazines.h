@@ -9,6 +9,8 @@
 
 #include "cache/magazine.h"
 #include "folio/bin.h"
+#include "folio/check.h"
+#include "folio/occupancy.h"
 #include "os/os.h"
 
 namespace folio_test {

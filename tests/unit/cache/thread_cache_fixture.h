@@ -11,6 +11,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "folio/bin.h"
+#include "folio/check.h"
 #include "unit/cache/magazines.h"
 #include "unit/scripted_cpu.h"
 #include "unit/support.h"

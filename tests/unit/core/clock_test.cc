@@ -1,4 +1,5 @@
 #include "core/clock.h"
+#include "core/give_back.h"
 
 #include <dirent.h>
 #include <sched.h>
@@ -105,13 +106,13 @@ TEST_F(Clock, CollectGivesEverythingBack) {
     burst(size, 8 * kMiB);
   EXPECT_GT(dirty(), 0u);
   const PageDelta delta;
-  const size_t collected = clock_collect("test");
+  const size_t collected = collect_everything("test");
   EXPECT_EQ(collected, delta.purged());
   EXPECT_GE(collected, 6 * kMiB);
   EXPECT_EQ(dirty(), 0u);
   EXPECT_EQ(page_counts.resident.get(), 0);
   EXPECT_EQ(huge_reserved_bytes(), 0u) << "address space of huge blocks, too";
-  EXPECT_EQ(clock_collect("test"), 0u);
+  EXPECT_EQ(collect_everything("test"), 0u);
 }
 
 TEST_F(Clock, CollectKeepsWhatIsLive) {
@@ -121,7 +122,7 @@ TEST_F(Clock, CollectKeepsWhatIsLive) {
     fill(objects.back(), 100 + i, i);
     free_object(alloc(100 + i));
   }
-  clock_collect("test");
+  collect_everything("test");
   for (unsigned i = 0; i < 3000; ++i) {
     ASSERT_TRUE(filled(objects[i], 100 + i, i));
     free_object(objects[i]);

@@ -42,7 +42,7 @@ class Free : public ::testing::Test {
     return capture.stop();
   }
   static std::string told_by_collect() {
-    return told([] { clock_collect("FUNC"); });
+    return told([] { collect_everything("FUNC"); });
   }
   static std::string line(const void* address, const std::string& what, const char* anchor) {
     return "folio: FUNC(" + hex(address) + "): " + what + " (see docs/errors.md#" + anchor + ")\n";
@@ -210,7 +210,7 @@ TEST_F(Free, ExtentOfWhatIsNoObjectIsMisuse) {
   Extent extent;
   EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object + 8, "FUNC", &extent)); }), interior(object + 8, object));
   free_object(object);
-  clock_collect("test");
+  collect_everything("test");
   EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }),
             line(object, "double free of a " + object_words(object), "double-free"))
       << "back in its folio it is known to be free";

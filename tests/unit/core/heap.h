@@ -6,11 +6,12 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "core/clock.h"
 #include "core/free.h"
+#include "core/give_back.h"
 #include "core/malloc.h"
 #include "diag/stats.h"
 #include "folio/bin.h"
+#include "folio/check.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
@@ -65,7 +66,7 @@ inline std::vector<size_t> edge_sizes() {
 inline void expect_everything_free() {
   // More than once where a housekeeper is at it too: what it has claimed at that moment is not free.
   for (unsigned i = 0; i < 400; ++i) {
-    folio::clock_collect("test");
+    folio::collect_everything("test");
     if (folio::page_counts.resident.get() == 0) break;
     sleep_ms(5);
   }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/clock.h"
 #include "core/realloc.h"
 #include "policy/pressure.h"
 #include "space/room.h"
@@ -68,7 +69,7 @@ class Burst {
 constexpr size_t kBurstSizes[] = {48, 200, 1000, 2500, 8000, 30000, 200000, 3000000, 20000000};
 
 TEST(Ladder, CyclesOfBurstsStayUnderTheSoftLimit) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(80 * kMiB, 0);
   Burst burst;
   for (unsigned round = 0; round < 2; ++round) {
@@ -82,7 +83,7 @@ TEST(Ladder, CyclesOfBurstsStayUnderTheSoftLimit) {
 
 // Without limits the same holds more: else the test above shows nothing.
 TEST(Ladder, CyclesOfBurstsHoldMoreWithoutALimit) {
-  clock_collect("test");
+  collect_everything("test");
   const size_t begin = held();
   Burst burst;
   for (unsigned round = 0; round < 2; ++round) {
@@ -95,7 +96,7 @@ TEST(Ladder, CyclesOfBurstsHoldMoreWithoutALimit) {
 }
 
 TEST(Ladder, WhatIsLiveMayExceedTheSoftLimit) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(16 * kMiB, 0);
   Burst burst;
   burst.make(1000, 64 * kMiB);
@@ -105,7 +106,7 @@ TEST(Ladder, WhatIsLiveMayExceedTheSoftLimit) {
 }
 
 TEST(Ladder, ThreadsShareTheLimit) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(96 * kMiB, 0);
   std::atomic<size_t> most = 0;
   std::vector<std::thread> threads;
@@ -125,7 +126,7 @@ TEST(Ladder, ThreadsShareTheLimit) {
 }
 
 TEST(Ladder, ReallocIsUnderTheLimitToo) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(100 * kMiB, 0);
   Burst burst;
   burst.make(3000000, 60 * kMiB);
@@ -142,7 +143,7 @@ TEST(Ladder, ReallocIsUnderTheLimitToo) {
 // ---- The hard limit ----
 
 TEST(Ladder, LargeObjectsAreRefusedFirst) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(0, 64 * kMiB);
   std::vector<void*> objects;
   while (void* object = allocate(kMiB)) objects.push_back(object);
@@ -174,7 +175,7 @@ TEST(Ladder, LargeObjectsAreRefusedFirst) {
 }
 
 TEST(Ladder, BeforeARefusalEverythingGoes) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(0, 64 * kMiB);
   for (const size_t size : kBurstSizes) {
     Burst burst;
@@ -190,7 +191,7 @@ TEST(Ladder, BeforeARefusalEverythingGoes) {
 }
 
 TEST(Ladder, AnObjectThatIsThereIsHandedOutAtTheLimit) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(0, 16 * kMiB);
   std::vector<void*> objects;
   while (void* object = allocate(5000)) objects.push_back(object);
@@ -203,7 +204,7 @@ TEST(Ladder, AnObjectThatIsThereIsHandedOutAtTheLimit) {
 }
 
 TEST(Ladder, HugeObjectsGrowByWhatIsMissing) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(0, 96 * kMiB);
   void* object = allocate(50 * kMiB);
   ASSERT_NE(object, nullptr);
@@ -229,7 +230,7 @@ TEST(Ladder, ALimitThatIsSetLaterGivesBackAtOnce) {
 }
 
 TEST(Ladder, CachesKeepLittleNearTheLimit) {
-  clock_collect("test");
+  collect_everything("test");
   const Limits limits(64 * kMiB, 0);
   Burst burst;
   while (held() < limits.soft() / 8 * 7 - 3 * kMiB) burst.make(1000, 100 * kKiB);
@@ -238,7 +239,7 @@ TEST(Ladder, CachesKeepLittleNearTheLimit) {
   EXPECT_TRUE(ladder_is_tight());
   EXPECT_TRUE(room_is_tight());
   burst.free_all();
-  clock_collect("test");
+  collect_everything("test");
   ladder_after_call();
   EXPECT_FALSE(ladder_is_tight());
   EXPECT_FALSE(room_is_tight());

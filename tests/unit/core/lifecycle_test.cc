@@ -106,7 +106,7 @@ TEST(Lifecycle, AChildOfManyThreadsGoesOnAndLosesLittle) {
       options.housekeeper = kHousekeeperOff;  // an emulator's own thread would call for one, which it cannot start here
       if (thread_count() != 1) return kFailed;
       if (!works()) return kFailed;
-      clock_collect("test");
+      collect_everything("test");
       for (const BinId bin : all_bins()) {
         // What the others held is theirs for ever, and so is at most one object each in flight; what they cached is
         // not.

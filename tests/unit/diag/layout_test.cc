@@ -5,6 +5,7 @@
 
 #include "cache/thread_cache.h"
 #include "folio/bin.h"
+#include "folio/occupancy.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
@@ -237,7 +238,7 @@ TEST(Layout, HoldsTheAccountsAndTheOptions) {
   EXPECT_EQ(at(folio_layout.resident_offset), page_counts.resident.get());
   EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.get());
   EXPECT_GE(at(folio_layout.dirty_offset), static_cast<int64_t>(3 * kMiB));
-  clock_collect("test");
+  collect_everything("test");
   EXPECT_EQ(at(folio_layout.dirty_offset), page_counts.dirty.get());
   EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purged_offset)), page_counts.purged.get());
   EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purge_calls_offset)), page_counts.purge_calls.get());

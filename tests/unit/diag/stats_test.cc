@@ -20,7 +20,7 @@ class Stats : public ::testing::Test {
   Stats() {
     options.decay = 3600000;  // nothing goes by itself
     options.housekeeper = kHousekeeperOff;
-    clock_collect("test");
+    collect_everything("test");
   }
   ~Stats() override {
     for (void* object : held_) free_object(object);
@@ -89,7 +89,7 @@ TEST_F(Stats, EveryResidentByteIsExplained) {
       free_object(held_.back());
       held_.pop_back();
     }
-    if (i % 1000 == 0) clock_collect("test");
+    if (i % 1000 == 0) collect_everything("test");
   }
   const Totals t = totals();
   uint64_t resident = 0;
@@ -111,7 +111,7 @@ TEST_F(Stats, DirtyIsWhatIsFreeAndResident) {
   free_object(huge);
   EXPECT_EQ(totals().dirty, granules + 12 * kMiB);
   const Totals before = totals();
-  EXPECT_GT(clock_collect("test"), 0u);
+  EXPECT_GT(collect_everything("test"), 0u);
   EXPECT_EQ(totals().dirty, 0u);
   EXPECT_GE(totals().purged, before.purged + 12 * kMiB + 500 * kKiB);
   EXPECT_GT(totals().purge_calls, before.purge_calls);

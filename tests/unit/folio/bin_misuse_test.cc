@@ -1,5 +1,7 @@
 // What give_objects finds wrong and what it says, word for word.
 #include "folio/bin.h"
+#include "folio/check.h"
+#include "folio/occupancy.h"
 #include "unit/child.h"
 #include "unit/stderr_capture.h"
 #include "unit/support.h"

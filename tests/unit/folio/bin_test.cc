@@ -1,5 +1,8 @@
 #include "folio/bin.h"
 
+#include "folio/check.h"
+#include "folio/occupancy.h"
+
 #include <algorithm>
 #include <map>
 #include <random>

@@ -8,6 +8,8 @@
 
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/check.h"
+#include "folio/occupancy.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
 #include "os/os.h"

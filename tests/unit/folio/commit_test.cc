@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "folio/bin.h"
+#include "folio/occupancy.h"
 #include "os/os.h"
 #include "unit/child.h"
 #include "unit/support.h"

@@ -2,6 +2,7 @@
 // turn.
 // Afterwards every folio that has room must be found: no hint is lost.
 #include "folio/bin.h"
+#include "folio/check.h"
 #include "folio/purge.h"
 #include "unit/explore_at.h"
 #include "unit/support.h"

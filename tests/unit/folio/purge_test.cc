@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "folio/bin.h"
+#include "folio/check.h"
+#include "folio/occupancy.h"
 #include "folio/residency.h"
 #include "os/os.h"
 #include "space/housekeeper.h"

@@ -7,6 +7,8 @@
 
 #include "config/options.h"
 #include "folio/bin.h"
+#include "folio/check.h"
+#include "folio/occupancy.h"
 #include "folio/purge.h"
 #include "os/os.h"
 #include "space/room.h"

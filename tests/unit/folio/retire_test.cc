@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "folio/bin.h"
+#include "folio/check.h"
+#include "folio/occupancy.h"
 #include "folio/purge.h"
 #include "folio/residency.h"
 #include "os/os.h"

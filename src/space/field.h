@@ -1,0 +1,91 @@
+// A field: 64 MiB of address space for large objects (large.h), in granules of 16 KiB, and what is known of each.
+//
+//   Field | occupancy[f] | resident[f] | aged[f] |  entry[g]          words of 64 granules; an entry for each granule
+//
+//   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
+//   resident    which granules may have resident pages; the others read as zero.
+//   aged        which of these were free when the word was last freed in, or before; all, if that is older than the
+//               last large_age().
+//   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
+//   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
+//               | live, lent, seen : 1 each | 0 : 5 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
+//               seen: whoever frees it wants to know (large_mark_seen).
+//               spare: 4 KiB units at the end that nobody asked for. They are not usable, so that a program which
+//               counts by usable size (redis by its limit) counts what it touches.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "base/bits.h"
+#include "sync/relaxed.h"
+
+namespace folio {
+
+inline constexpr unsigned kGranuleShift = 14;
+inline constexpr size_t kGranuleBytes = size_t{1} << kGranuleShift;
+inline constexpr size_t kFieldBytesMost = size_t{64} << 20;
+inline constexpr size_t kLargeMost = size_t{8} << 20;
+inline constexpr size_t kLineOffsetMost = size_t{63} * 64;
+
+// Header written once, before the field is published; words and entries changed by anybody, under the protocols of
+// large.h.
+struct Field {
+  char* base;
+  Atomic<Field*> next;       // in the order in which they were made; never removed
+  uint32_t granules;         // a multiple of 64
+  uint32_t seal;             // of the two; a field whose seal is broken was overwritten
+  uint32_t number;           // its place in the index
+  struct FieldBlock* block;  // large_index.h
+  Atomic<uint64_t> committed;
+  // On lines of their own: every free reads what is before.
+  alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
+  // Hint: in no word before it begins a free run of that many granules (counted from 1; or more) whose pages are there.
+  Hint<uint8_t> ready_from[64];
+  Hint<uint32_t> freed_at[64];  // of a word: what large_age() counted to when something was last freed in it
+
+  using Word = Atomic<uint64_t>;
+  static size_t bytes_for(uint32_t granules) {
+    return sizeof(Field) + size_t{granules} / 64 * 24 + size_t{granules} * 4;
+  }
+  static uint32_t seal_for(const char* base, uint32_t granules) {
+    return static_cast<uint32_t>((reinterpret_cast<uintptr_t>(base) >> kGranuleShift) * 0x9e3779b1u) ^ granules ^
+           0x6669656cu;
+  }
+  bool sealed() const { return seal == seal_for(base, granules); }
+  unsigned words() const { return granules / 64; }
+  Word& occupancy(unsigned i) { return reinterpret_cast<Word*>(this + 1)[i]; }
+  Word& resident(unsigned i) { return occupancy(words() + i); }
+  Word& aged(unsigned i) { return occupancy(2 * words() + i); }
+  Atomic<uint32_t>& entry(unsigned g) { return reinterpret_cast<Atomic<uint32_t>*>(&occupancy(3 * words()))[g]; }
+};
+static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
+
+// An entry of a field, as drawn above.
+inline constexpr uint32_t kEntryLive = uint32_t{1} << 31, kEntryLent = uint32_t{1} << 30;
+inline constexpr uint32_t kEntrySeen = uint32_t{1} << 29;
+inline constexpr unsigned kEntryLinesShift = 16, kEntrySpareShift = 22;
+inline constexpr size_t kSpareUnit = 4096;
+// For an object of `size` bytes from `offset` on. What it does not need is counted as if it started at the last line,
+// so that large_good_size() holds wherever it starts.
+inline uint32_t make_entry(unsigned granules, size_t offset, size_t size) {
+  const size_t units = round_up(size + kLineOffsetMost, kSpareUnit) / kSpareUnit;
+  const size_t has = (size_t{granules} << kGranuleShift) / kSpareUnit;
+  const size_t spare = has <= units ? 0 : has - units < 3 ? has - units : 3;
+  return kEntryLive | static_cast<uint32_t>(spare) << kEntrySpareShift |
+         static_cast<uint32_t>(offset / 64) << kEntryLinesShift | granules;
+}
+inline unsigned granules_in(uint32_t entry) { return entry & 0xffff; }
+inline bool is_live(uint32_t entry) { return (entry & kEntryLive) != 0; }
+inline size_t offset_in(uint32_t entry) { return size_t{entry >> kEntryLinesShift & 63} * 64; }
+inline size_t usable_in(uint32_t entry) {
+  return (size_t{granules_in(entry)} << kGranuleShift) - size_t{entry >> kEntrySpareShift & 3} * kSpareUnit -
+         offset_in(entry);
+}
+
+extern Atomic<Field*> fields;
+inline Field* first_field() { return fields.load(order::acquire); }         // [fields] acquire: pairs with publish
+inline Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [fields] acquire: pairs with publish
+
+}  // namespace folio

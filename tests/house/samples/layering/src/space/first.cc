@@ -1,0 +1,3 @@
+#include "space/first.h"
+#include "space/second.h"
+int first() { return second(); }

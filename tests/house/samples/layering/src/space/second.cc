@@ -1,0 +1,2 @@
+#include "space/second.h"
+int second() { return 1; }

@@ -1,0 +1,2 @@
+#include "space/first.h"
+int second_again() { return first(); }
