@@ -12,9 +12,9 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "folio/bin.h"
 #include "space/large.h"
 #include "space/pages.h"
+#include "store/bin.h"
 
 namespace {
 

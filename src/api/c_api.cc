@@ -13,12 +13,12 @@
 #include "core/malloc.h"
 #include "core/realloc.h"
 #include "diag/stats.h"
-#include "folio/occupancy.h"
 #include "os/os.h"
 #include "policy/pressure.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/room.h"
+#include "store/occupancy.h"
 
 #define FOLIO_TEXT_OF(x) #x
 #define FOLIO_TEXT(x) FOLIO_TEXT_OF(x)

@@ -2,11 +2,11 @@
 
 #include "cache/depot.h"
 #include "config/options.h"
-#include "folio/bin.h"
 #include "os/os.h"
 #include "space/large.h"
 #include "space/metadata.h"
 #include "space/pages.h"
+#include "store/bin.h"
 #include "sync/relaxed.h"
 
 namespace folio {

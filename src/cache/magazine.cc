@@ -1,8 +1,8 @@
 #include "cache/magazine.h"
 
 #include "cache/shards.h"
-#include "folio/bin.h"
 #include "space/metadata.h"
+#include "store/bin.h"
 
 namespace folio {
 

@@ -1,8 +1,8 @@
 #include "cache/screen.h"
 
-#include "folio/misuse.h"
-#include "folio/occupancy.h"
 #include "os/os.h"
+#include "store/misuse.h"
+#include "store/occupancy.h"
 
 namespace folio {
 

@@ -6,14 +6,14 @@
 #include "cache/depot.h"
 #include "cache/screen.h"
 #include "config/options.h"
-#include "folio/bin.h"
-#include "folio/misuse.h"
-#include "folio/occupancy.h"
-#include "folio/watch.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
 #include "space/pages.h"
+#include "store/bin.h"
+#include "store/misuse.h"
+#include "store/occupancy.h"
+#include "store/watch.h"
 #include "sync/relaxed.h"
 
 namespace folio {

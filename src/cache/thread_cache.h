@@ -112,7 +112,7 @@ void thread_cache_before_free(ThreadCache* cache, BinId bin);
 // Looks through all that the calling thread caches; what is wrong is reported as of `function` and dropped.
 void thread_cache_look(const char* function);
 
-// Gives all that the calling thread caches back to the folios, or, as it ends, hands it on whole, with the cache's room.
+// Gives all that the calling thread caches back to the folios. Or, as it ends, hands it on whole, with its room.
 void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_hand_on(ThreadCache& c);
 

@@ -61,7 +61,7 @@ inline constexpr unsigned kBins = kFirstAligned + sizes::count(sizes::kAligned);
 inline constexpr unsigned kCodeLarge = kBins;
 inline constexpr unsigned kCodeHugeStart = kBins + 1;
 inline constexpr unsigned kCodeHugeInside = kBins + 2;
-// From here on, by bin: a chunk of that bin whose frees are watched (folio/watch.h).
+// From here on, by bin: a chunk of that bin whose frees are watched (store/watch.h).
 inline constexpr unsigned kCodeWatched = kBins + 3;
 inline constexpr unsigned kCodes = kCodeWatched + kBins;
 inline constexpr unsigned kTopBytes = sizeof(void*);  // of a thread's top, of which there is one for each code
@@ -81,7 +81,7 @@ struct BinInfo {
   uint16_t folios;                  // in a chunk
   uint8_t natural_shift;            // objects are aligned to 2^this by their size alone; at most 21
   uint8_t magazine_most;            // the most objects a magazine holds
-  uint16_t words_before_occupancy;  // in a chunk's descriptor (folio/descriptor.h)
+  uint16_t words_before_occupancy;  // in a chunk's descriptor (store/descriptor.h)
 };
 
 inline constexpr unsigned kMagazineObjects = 62;

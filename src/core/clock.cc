@@ -9,12 +9,12 @@
 #include "config/options.h"
 #include "core/give_back.h"
 #include "core/ladder.h"
-#include "folio/collapse.h"
 #include "os/os.h"
 #include "policy/retain.h"
 #include "space/housekeeper.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "store/collapse.h"
 #include "sync/relaxed.h"
 
 namespace folio {

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
-#include "folio/purge.h"
+#include "store/purge.h"
 
 namespace folio {
 
@@ -35,7 +35,7 @@ void clock_after_large_call();
 void clock_after_huge_free(size_t freed);  // bytes of the object; 0 if its pages moved on
 // After a malloc or free of a large object that hit the CPU cache.
 void clock_after_cached_large_call();
-// After a free of a watched object (folio/watch.h).
+// After a free of a watched object (store/watch.h).
 void clock_after_watched_free();
 
 // Sees to it that a housekeeper runs, unless it is off. False if there can be none. Calls functions of the libc that

@@ -9,13 +9,13 @@
 #include "core/clock.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
-#include "folio/bin.h"
-#include "folio/misuse.h"
-#include "folio/occupancy.h"
-#include "folio/watch.h"
 #include "os/report.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "store/bin.h"
+#include "store/misuse.h"
+#include "store/occupancy.h"
+#include "store/watch.h"
 
 namespace folio {
 

@@ -16,8 +16,8 @@
 #include "arch/arch.h"
 #include "cache/thread_cache.h"
 #include "core/seam.h"
-#include "folio/descriptor.h"
 #include "space/chunk_table.h"
+#include "store/descriptor.h"
 
 namespace folio {
 

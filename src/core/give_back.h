@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "folio/purge.h"
+#include "store/purge.h"
 
 namespace folio {
 

@@ -5,10 +5,10 @@
 #include "config/options.h"
 #include "core/clock.h"
 #include "core/ladder.h"
-#include "folio/collapse.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
+#include "store/collapse.h"
 
 namespace folio {
 

@@ -14,12 +14,12 @@
 #include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
-#include "folio/bin.h"
-#include "folio/retire.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/pages.h"
 #include "space/region.h"
+#include "store/bin.h"
+#include "store/retire.h"
 
 namespace folio {
 

@@ -9,13 +9,13 @@
 #include "core/clock.h"
 #include "core/ladder.h"
 #include "core/seam.h"
-#include "folio/occupancy.h"
 #include "space/chunk_table.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
+#include "store/occupancy.h"
 
 namespace folio {
 

@@ -4,14 +4,14 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
-#include "folio/occupancy.h"
-#include "folio/residency.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
+#include "store/occupancy.h"
+#include "store/residency.h"
 
 namespace folio {
 

@@ -11,7 +11,7 @@
 //   mark, kDirty   there may be granules that are free and resident
 //   mark, kAged    some of these may have been so at the last large_age()
 //
-// Hints: each may promise too much, and never too little, by the rule of folio/hints.h:
+// Hints: each may promise too much, and never too little, by the rule of store/hints.h:
 //
 //   raise   change what the hint is about; then, level by level from below, raise the hint unless it is seen raised.
 //   lower   lower the hint; then look again at what it is about, and raise it again if that asks for it.

@@ -1,6 +1,6 @@
 // Regions: reserved address space from which chunks are carved by an atomic bump. Regions start small (a limit on
 // address space may be tight) and double. A chunk is unmapped only when it holds nothing and address space is short
-// (folio/retire.h). Called when a bin needs another chunk.
+// (store/retire.h). Called when a bin needs another chunk.
 #pragma once
 
 #include <stddef.h>

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "config/options.h"
-#include "folio/bin.h"
-#include "folio/check.h"
 #include "model/driver.h"
+#include "store/bin.h"
+#include "store/check.h"
 
 namespace {
 

@@ -8,12 +8,12 @@
 
 #include "cache/depot.h"
 #include "diag/stats.h"
-#include "folio/bin.h"
-#include "folio/check.h"
 #include "model/driver.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/pages.h"
+#include "store/bin.h"
+#include "store/check.h"
 #include "unit/child.h"
 #include "unit/support.h"
 

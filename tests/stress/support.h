@@ -17,10 +17,10 @@
 
 #include "config/options.h"
 #include "diag/stats.h"
-#include "folio/bin.h"
-#include "folio/check.h"
 #include "space/large.h"
 #include "space/pages.h"
+#include "store/bin.h"
+#include "store/check.h"
 
 namespace stress {
 

@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "config/options.h"
-#include "folio/bin.h"
-#include "folio/check.h"
-#include "folio/collapse.h"
-#include "folio/commit.h"
-#include "folio/occupancy.h"
-#include "folio/purge.h"
-#include "folio/residency.h"
 #include "space/region.h"
+#include "store/bin.h"
+#include "store/check.h"
+#include "store/collapse.h"
+#include "store/commit.h"
+#include "store/occupancy.h"
+#include "store/purge.h"
+#include "store/residency.h"
 #include "stress/explorer/search.h"
 #include "stress/explorer/world.h"
 

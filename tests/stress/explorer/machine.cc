@@ -14,7 +14,7 @@
 #include <asm/prctl.h>
 #endif
 
-#include "folio/descriptor.h"
+#include "store/descriptor.h"
 #include "stress/explorer/explorer.h"
 
 namespace explorer {

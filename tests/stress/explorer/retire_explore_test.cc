@@ -4,8 +4,8 @@
 // Afterwards every invariant of both bins holds, no object has two owners, and takers reach all that is free.
 #include <gtest/gtest.h>
 
-#include "folio/retire.h"
 #include "space/large.h"
+#include "store/retire.h"
 #include "stress/explorer/bin_scenario.h"
 
 namespace explorer {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "config/options.h"
-#include "folio/bin.h"
 #include "os/os.h"
 #include "space/metadata.h"
+#include "store/bin.h"
 
 namespace explorer {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "cache/magazine.h"
-#include "folio/bin.h"
-#include "folio/check.h"
-#include "folio/occupancy.h"
 #include "os/os.h"
+#include "store/bin.h"
+#include "store/check.h"
+#include "store/occupancy.h"
 
 namespace folio_test {
 

@@ -10,8 +10,8 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "folio/bin.h"
-#include "folio/check.h"
+#include "store/bin.h"
+#include "store/check.h"
 #include "unit/cache/magazines.h"
 #include "unit/scripted_cpu.h"
 #include "unit/support.h"

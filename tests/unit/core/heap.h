@@ -10,11 +10,11 @@
 #include "core/give_back.h"
 #include "core/malloc.h"
 #include "diag/stats.h"
-#include "folio/bin.h"
-#include "folio/check.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "store/bin.h"
+#include "store/check.h"
 #include "unit/support.h"
 
 namespace folio_test {

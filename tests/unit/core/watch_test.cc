@@ -1,4 +1,4 @@
-#include "folio/watch.h"
+#include "store/watch.h"
 
 #include <thread>
 

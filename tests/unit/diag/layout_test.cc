@@ -4,13 +4,13 @@
 #include "diag/layout.h"
 
 #include "cache/thread_cache.h"
-#include "folio/bin.h"
-#include "folio/occupancy.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/metadata.h"
 #include "space/region.h"
+#include "store/bin.h"
+#include "store/occupancy.h"
 #include "unit/core/heap.h"
 
 extern "C" const folio::Layout folio_layout;

@@ -1,0 +1,394 @@
+// Take, give and open.
+//
+//   take_objects -> take_open -> take_from_chunk -> take_from_folio -> commit_objects, set_bits (occupancy),
+//                                                                      note_taken (residency)
+//                -> open_chunk
+//   give_objects -> give_folio -> clear_bits (occupancy), note_given (residency)
+#include "store/bin.h"
+
+#include "config/options.h"
+#include "os/os.h"
+#include "space/metadata.h"
+#include "space/pages.h"
+#include "space/region.h"
+#include "space/room.h"
+#include "store/commit.h"
+#include "store/misuse.h"
+#include "store/purge.h"
+#include "store/residency.h"
+#include "store/retire.h"
+#include "store/watch.h"
+
+namespace folio {
+
+namespace {
+
+// *why, where it has room that cannot be used: it is not committed.
+unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want, bool* zero,
+                         Commit* why) {
+  Word& word = d.occupancy(folio);
+  const uint64_t valid = d.valid(folio);
+  const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides
+  const uint64_t free = fullness_of(now, valid) == looked_like ? valid & ~now : 0;
+  if (free == 0) {
+    lower_folio(d, folio, looked_like);
+    return 0;
+  }
+  // What a purge has left of it first; of objects of a page and more, that was looked for before.
+  const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(d.info());
+  uint64_t there = purged ? resident_objects(d, folio, free, want) : 0;
+  // At a limit, only what is there.
+  const bool tight = !has_room(want * size_t{d.info().size} + os::page_bytes());
+  if (tight) there = resident_objects(d, folio, free, want);
+  if (tight && there == 0) {
+    *why = Commit::kRefused;
+    return 0;
+  }
+  Commit result;
+  const uint64_t choice = commit_objects(d, folio, lowest_bits(there != 0 ? there : free, want), &result);
+  if (choice == 0) {
+    *why = result;
+    return 0;
+  }
+  const uint64_t before = set_bits(d, folio, choice);
+  const uint64_t mine = choice & ~before;
+  if (fullness_of(before | choice, valid) != looked_like) lower_folio(d, folio, looked_like);
+  if (mine == 0) return 0;
+  if (zero != nullptr) *zero = is_untouched(d, folio * kFolioObjects + lowest_bit(mine));
+  note_taken(d, folio, mine);
+  unsigned count = 0;
+  for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
+    objects[count++] = object_at(d, folio * kFolioObjects + lowest_bit(rest));
+  }
+  return count;
+}
+
+// *why, where what is left of that fullness cannot be used.
+unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero, Commit* why) {
+  unsigned got = 0;
+  while (got < want && *why == Commit::kDone) {
+    const int folio = find_folio(d, fullness);
+    if (folio < 0) {
+      lower_chunk(d, fullness);
+      break;
+    }
+    got += take_from_folio(d, static_cast<unsigned>(folio), fullness, objects + got, want - got,
+                           got == 0 ? zero : nullptr, why);
+  }
+  return got;
+}
+
+// Lowers the dirty hint of a chunk in which nothing dirty was found, unless there is something by now.
+void mend_dirty(Descriptor& d) {
+  lower_chunk(d, kDirty);
+  for (unsigned w = 0; w < kPageWords; ++w) {
+    // [hint] seq_cst: the second look after the hint was lowered; pairs with mark_dirty.
+    if (d.dirty(w).load(order::seq_cst) != 0) return raise_chunk(d, kDirty);
+  }
+}
+
+// Takes free objects of a page and more, all of whose pages are there.
+unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
+  const ChunkPages chunk(d);
+  unsigned got = 0;
+  for (unsigned folio = 0; folio < d.info().folios && got < want; ++folio) {
+    const unsigned first = folio * kFolioObjects, last = chunk.info().objects;
+    const unsigned end = first + kFolioObjects < last ? first + kFolioObjects : last;
+    uint64_t dirty = 0;
+    visit_words_of(chunk.of({first, end}), [&](unsigned w, uint64_t mask) {
+      dirty |= d.dirty(w).load(order::relaxed) & mask;  // relaxed: a guess, the fetch_or decides
+    });
+    if (dirty == 0) continue;
+    const uint64_t free = d.valid(folio) & ~d.occupancy(folio).load(order::relaxed);  // relaxed: as above
+    const uint64_t choice = lowest_bits(resident_objects(d, folio, free, want - got), want - got);
+    if (choice == 0) continue;
+    const uint64_t mine = choice & ~set_bits(d, folio, choice);
+    if (mine != 0) note_taken(d, folio, mine);
+    for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
+      objects[got++] = object_at(d, first + lowest_bit(rest));
+    }
+  }
+  return got;
+}
+
+// Objects of a page and more: those whose pages are there, before any that would have to be touched anew. Whichever
+// they are, their pages go one by one, so the order by fullness would gain nothing. The folios' own hints may be stale
+// then.
+unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
+  constexpr unsigned kInVainMost = 4;  // what is dirty may be parts of objects only
+  unsigned got = 0, in_vain = 0;
+  for (HintBlock* block = blocks; block != nullptr; block = block->next) {
+    for (unsigned slot = 0; slot < kWindowChunks;) {
+      Descriptor* const d = find_chunk(*block, kDirty, slot);
+      if (d == nullptr) break;
+      const unsigned here = take_resident_of(*d, objects + got, want - got);
+      got += here;
+      if (got == want) return got;
+      if (here == 0) mend_dirty(*d);
+      if (here == 0 && ++in_vain == kInVainMost) return got;
+      slot = window_slot(d->first) + 1;
+    }
+  }
+  return got;
+}
+
+HintBlock* block_for(BinId bin, Window* window) {
+  Atomic<HintBlock*>& head = bins[index(bin)].blocks;
+  // [blocks] acquire: sees the blocks' windows; pairs with the compare_exchange below.
+  HintBlock* first = head.load(order::acquire);
+  for (HintBlock* block = first; block != nullptr; block = block->next) {
+    if (block->window == window) return block;
+  }
+  auto* block = static_cast<HintBlock*>(metadata_alloc(sizeof(HintBlock)));
+  if (block == nullptr) return nullptr;
+  block->window = window;
+  block->bin = bin;
+  do {
+    block->next = first;
+    // [blocks] release: publishes window and next; pairs with the loads of `blocks`. Two threads may each add a block
+    // for one window: every descriptor names its own, so both are used.
+  } while (!head.compare_exchange(first, block, order::release));
+  return block;
+}
+
+// Of a chunk of a bin with many of them, which are full, all is committed at once: what is not used of it is a quarter
+// of what the bin has at most, and its mapping merges with its neighbours'. If it is of small objects, it also comes as
+// a huge page when it is first touched: fewer faults, and fewer misses of the TLB. Not for objects of a page and more,
+// whose pages go one by one.
+void make_whole(Descriptor& d) {
+  if (commit_chunk(d) != Commit::kDone) return;
+  if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
+  d.set_backing(Backing::kHugeWanted);
+}
+
+// All that a chunk needs, its header written. Null if there is no memory. What was made then serves the next one: the
+// descriptor comes last. *renewed: all its objects are taken.
+Descriptor* describe(char* chunk, BinId bin, bool* renewed) {
+  if (!chunk_table_open(chunk, kChunkBytes)) return nullptr;
+  Window* window = window_make(chunk);
+  HintBlock* block = window == nullptr ? nullptr : block_for(bin, window);
+  if (block == nullptr) return nullptr;
+  Descriptor* d = take_retired(*block, chunk);
+  *renewed = d != nullptr && renew(*d);
+  if (*renewed) return d;
+  d = static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
+  if (d == nullptr) return nullptr;
+  d->first = first_object(chunk, info_of(bin));
+  d->block = block;
+  d->bin = bin;
+  d->seal = Descriptor::seal_for(d->first, bin);
+  return d;
+}
+
+// A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
+// chunk's address space and nothing else.
+Descriptor* open_chunk(BinId bin) {
+  constexpr unsigned kMany = 4;
+  const bool many = bins[index(bin)].chunks.load(order::relaxed) >= kMany;  // relaxed: about how many
+  char* chunk = acquire_chunk();
+  if (chunk == nullptr) return nullptr;
+  bool renewed = false;
+  Descriptor* d = describe(chunk, bin, &renewed);
+  if (d == nullptr) {
+    return_chunk(chunk);
+    return nullptr;
+  }
+  d->set_backing(Backing::kSmall, forks.load(order::relaxed));  // relaxed: a hint
+  if (many) make_whole(*d);
+  const unsigned slot = window_slot(chunk);
+  // Relaxed: an index. Before the entry, so that nobody who stops here hides a chunk.
+  d->block->opened[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::relaxed);
+  set_chunk(d->block->window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
+  bins[index(bin)].chunks.fetch_add(1, order::relaxed);  // relaxed: as above
+  arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
+  if (renewed) {
+    PageChange change;
+    release_objects(*d, {0, d->info().objects}, change);
+  }
+  raise_new_chunk(*d);
+  return d;
+}
+
+// *why: there is room that cannot be used, for want of memory if there is any such.
+unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, Commit* why) {
+  // [blocks] acquire: pairs with block_for.
+  HintBlock* const blocks = bins[index(bin)].blocks.load(order::acquire);
+  unsigned got = has_pages_of_its_own(info_of(bin)) ? take_resident(blocks, objects, want) : 0;
+  if (got != 0 && zero != nullptr) *zero = false;
+  if (got != 0) return got;
+  for (unsigned f = kNearlyFull; f <= kEmpty; ++f) {
+    const auto fullness = static_cast<Fullness>(f);
+    for (HintBlock* block = blocks; block != nullptr && got < want; block = block->next) {
+      for (unsigned slot = 0; got < want;) {
+        Descriptor* d = find_chunk(*block, fullness, slot);
+        if (d == nullptr) break;
+        Commit here = Commit::kDone;
+        got += take_from_chunk(*d, fullness, objects + got, want - got, got == 0 ? zero : nullptr, &here);
+        if (here == Commit::kDone) continue;
+        if (*why != Commit::kRefused) *why = here;
+        slot = window_slot(d->first) + 1;
+      }
+    }
+  }
+  return got;
+}
+
+}  // namespace
+
+unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero) {
+  Commit why = Commit::kDone;
+  return take_open(bin, objects, want, zero, &why);
+}
+
+namespace {
+
+// Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
+// round while the bin grows by one chunk for each call.
+void mend_next_chunks(BinId bin) {
+  constexpr unsigned kAtOnce = 2;
+  Bin& b = bins[index(bin)];
+  HintBlock* block = b.mend_block.load(order::acquire);  // [blocks] acquire: pairs with the store below
+  unsigned slot = b.mend_slot.load(order::relaxed);      // relaxed: any chunk will do
+  if (block == nullptr) {
+    block = b.blocks.load(order::acquire);  // [blocks] acquire: pairs with block_for
+    slot = 0;
+  }
+  for (unsigned i = 0; i < kAtOnce; ++i) {
+    if (Descriptor* const d = next_chunk(&block, &slot)) mend_chunk(*d);
+  }
+  b.mend_block.store(block, order::release);  // [blocks] release: passes on what the load of `blocks` saw
+  b.mend_slot.store(slot, order::relaxed);    // relaxed: as above
+}
+
+}  // namespace
+
+unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
+  for (;;) {
+    Commit why = Commit::kDone;
+    unsigned got = take_open(bin, objects, want, zero, &why);
+    if (got != 0) return got;
+    // Stale hints that this look corrected, and those mended here, may show room.
+    mend_next_chunks(bin);
+    got = take_open(bin, objects, want, zero, &why);
+    if (got != 0) return got;
+    // Where what is there cannot be used, another chunk could not be either.
+    if (why == Commit::kRefused || open_chunk(bin) == nullptr) return 0;
+  }
+}
+
+namespace {
+
+// Most frees in random order leave no page free, which a glance at the neighbours tells. (Without it a program that
+// freed 100-byte objects so executed a third more instructions.)
+void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask, unsigned least, PageChange& change,
+                const char* function) {
+  const Cleared cleared = clear_bits(d, info, folio, mask);
+  const bool one = mask == cleared.bits && (mask & (mask - 1)) == 0;
+  if (one && is_hemmed_in(lowest_bit(mask), cleared.left, least)) return;
+  note_given(d, folio, cleared.bits, cleared.left, change);
+  for (uint64_t twice = mask & ~cleared.bits; twice != 0; twice &= twice - 1) {
+    report_double_free(function, object_at(d, folio * kFolioObjects + lowest_bit(twice)), d.bin);
+  }
+}
+
+// The descriptor of an object's chunk if it is one of the bin's, else null.
+Descriptor* descriptor_for(BinId bin, const void* object) {
+  auto* const d = static_cast<Descriptor*>(descriptor_at(object));
+  return d != nullptr && d->bin == bin && d->sealed() ? d : nullptr;
+}
+
+// The number of the object that starts at `address`, or info.objects, where none does.
+FOLIO_INLINE unsigned start_number(const BinInfo& info, const Descriptor& d, const char* address) {
+  const auto offset = static_cast<size_t>(address - d.first);
+  const uint64_t number = (offset * info.multiplier) >> kDivisionShift;
+  return number * info.size == offset && number < info.objects ? static_cast<unsigned>(number) : info.objects;
+}
+
+FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* function) {
+  report_not_start(function, address, place_of(address), bin);
+}
+
+// Objects that are given, by folios: those of one go back by one instruction. A folio is found again by a table of what
+// was seen last at its place: two that share one cost an instruction more, now and then. (A search through the folios
+// found so far took 400 instructions an object where they were freed in random order; a hash table with chains 80.)
+struct Gathered {
+  struct OfFolio {
+    Descriptor* descriptor;
+    Word* word;
+    uint64_t mask;
+  } folios[kFolioObjects];
+  uint8_t number_at[kFolioObjects] = {};  // of a folio, counted from 1; 0: nothing yet
+  unsigned n = 0;
+
+  // The folio comes into the cache meanwhile.
+  FOLIO_INLINE uint64_t& mask_of(Descriptor* d, Word* word) {
+    uint8_t& number = number_at[reinterpret_cast<uintptr_t>(word) / sizeof(Word) % kFolioObjects];
+    if (number == 0 || folios[number - 1].word != word) {
+      arch::prefetch(word);
+      folios[n] = {d, word, 0};
+      number = static_cast<uint8_t>(++n);
+    }
+    return folios[number - 1].mask;
+  }
+};
+
+}  // namespace
+
+void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
+  const BinInfo& info = info_of(bin);
+  Gathered gathered;
+  Descriptor* d = nullptr;
+  const char* chunk = nullptr;
+  for (unsigned i = 0; i < count;) {
+    auto* object = static_cast<char*>(objects[i]);
+    if (chunk_start(object) != chunk) {
+      chunk = chunk_start(object);
+      d = descriptor_for(bin, object);
+    }
+    const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
+    if (__builtin_expect(number == info.objects, false)) {
+      report_not_given(bin, object, function);
+      ++i;
+      continue;
+    }
+    const unsigned folio = number / kFolioObjects;
+    uint64_t& mask = gathered.mask_of(d, &d->occupancy(info, folio));
+    uint64_t bit = uint64_t{1} << number % kFolioObjects, bits = mask;
+    // Neighbours that follow each other, up or down, need no search.
+    for (;;) {
+      if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, object, bin);
+      bits |= bit;
+      if (++i == count) break;
+      if (objects[i] == object + info.size) {
+        bit <<= 1;
+      } else if (objects[i] == object - info.size) {
+        bit >>= 1;
+      } else {
+        break;
+      }
+      if ((bit & valid_in(info, folio)) == 0) break;  // in the next folio, or beyond the last
+      object = static_cast<char*>(objects[i]);
+    }
+    mask = bits;
+  }
+  PageChange change;
+  const unsigned least = objects_a_page(info);
+  for (unsigned i = 0; i < gathered.n; ++i) {
+    const Gathered::OfFolio& given = gathered.folios[i];
+    Descriptor& its = *given.descriptor;
+    give_folio(its, info, static_cast<unsigned>(given.word - &its.occupancy(info, 0)), given.mask, least, change,
+               function);
+  }
+}
+
+void give_object(BinId bin, void* object, const char* function) {
+  const BinInfo& info = info_of(bin);
+  Descriptor* const d = descriptor_for(bin, object);
+  const unsigned number = d != nullptr ? start_number(info, *d, static_cast<char*>(object)) : info.objects;
+  if (number == info.objects) return report_not_given(bin, object, function);
+  PageChange change;
+  give_folio(*d, info, number / kFolioObjects, uint64_t{1} << number % kFolioObjects, objects_a_page(info), change,
+             function);
+}
+
+}  // namespace folio

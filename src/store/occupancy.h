@@ -1,0 +1,84 @@
+// The bins' chunks, and the one word that is the truth about 64 of their objects: what takes, gives and purges stands
+// on it. Every change of an occupancy word goes through set_bits and clear_bits, which raise the folio's hint where
+// they changed its class to another one with room.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "store/descriptor.h"
+#include "store/hints.h"
+
+namespace folio {
+
+struct alignas(64) Bin {
+  Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
+  Atomic<unsigned> chunks;    // that were opened
+  // Whose turn it is to have its hints mended; null: the first one's.
+  Atomic<HintBlock*> mend_block;
+  Atomic<unsigned> mend_slot;
+  Atomic<bool> refused;       // the kernel has refused to purge something of it
+  Atomic<unsigned> watched;   // frees that were watched so far
+  Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
+};
+extern Bin bins[kBins];
+
+// Calls visit(descriptor) for each open chunk of the bin until it returns false.
+template <class Visit>
+void visit_chunks(BinId bin, Visit&& visit) {
+  // [blocks] acquire: pairs with block_for.
+  for (HintBlock* block = bins[index(bin)].blocks.load(order::acquire); block != nullptr; block = block->next) {
+    for (unsigned w = 0; w < kWindowChunks / 64; ++w) {
+      // Relaxed: an index; chunk_in sees what is there.
+      for (uint64_t rest = block->opened[w].load(order::relaxed); rest != 0; rest &= rest - 1) {
+        Descriptor* const d = chunk_in(*block, w * 64 + lowest_bit(rest));
+        if (d != nullptr && !visit(*d)) return;
+      }
+    }
+  }
+}
+
+// The next of a bin's chunks from a place on, which moves behind it; null behind the last one, *block too.
+Descriptor* next_chunk(HintBlock** block, unsigned* slot);
+
+// The object that holds an address of a bin's chunk.
+struct Place {
+  Descriptor* descriptor;  // null: the address is in no object
+  unsigned object;
+  char* base;      // where the object starts
+  char* slot_end;  // where its slot ends
+  bool damaged;    // there is a descriptor, but it was overwritten
+  bool taken() const {
+    Word& word = descriptor->occupancy(object / kFolioObjects);
+    return (word.load(order::relaxed) >> object % kFolioObjects & 1) != 0;  // relaxed: a question, not a claim
+  }
+};
+Place place_of(const void* address);
+
+// Sets the bits `mask` of a folio; returns the word before.
+inline uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
+  const uint64_t valid = d.valid(folio);
+  // [object] acquire: sees what the last owner wrote; pairs with clear_bits. [hint] seq_cst: before the hints are read.
+  const uint64_t before = d.occupancy(folio).fetch_or(mask, order::seq_cst);
+  const Fullness after = fullness_of(before | mask, valid);
+  if (after != kFull && after != fullness_of(before, valid)) raise_folio(d, folio, after);
+  return before;
+}
+
+// Clears them.
+struct Cleared {
+  uint64_t bits;  // those that were set
+  uint64_t left;  // those still set
+};
+FOLIO_INLINE Cleared clear_bits(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask) {
+  // [object] release: what the program wrote comes before the next owner; pairs with set_bits and a purge's claim.
+  // [hint] seq_cst: before the hints are read.
+  const uint64_t before = d.occupancy(info, folio).fetch_and(~mask, order::seq_cst);
+  const uint64_t left = before & ~mask;
+  const Fullness entered = class_entered(before, left, valid_in(info, folio));
+  if (entered != kFull) raise_folio(d, folio, entered);
+  return {before & mask, left};
+}
+inline Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) { return clear_bits(d, d.info(), folio, mask); }
+
+}  // namespace folio

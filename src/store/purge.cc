@@ -1,0 +1,343 @@
+#include "store/purge.h"
+
+#include "os/os.h"
+#include "space/pages.h"
+#include "store/occupancy.h"
+#include "store/residency.h"
+#include "sync/relaxed.h"
+
+namespace folio {
+
+namespace {
+
+// What is left after one pass over a chunk.
+struct Left {
+  bool more = false;     // something free and resident that was not tried
+  bool refused = false;  // or that the kernel has refused to take
+};
+
+// A huge page is broken for an eighth of itself, not for a few pages: what it saves in misses of the TLB is lost with
+// them.
+constexpr unsigned kBreakShift = 3;
+
+bool huge(const Descriptor& d) { return d.backing() == Backing::kHuge; }
+
+// The pages of a chunk that a purge is to take, up to about a number of bytes; nothing is claimed yet.
+struct Choice {
+  uint64_t words[kPageWords] = {};
+  unsigned count = 0;
+};
+Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
+  Choice choice;
+  const ChunkPages chunk(d);
+  visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
+    if (size_t{choice.count} << chunk.shift() >= most_bytes) return;
+    uint64_t pages = d.dirty(w).load(order::relaxed) & mask;  // relaxed: what this misses any_dirty sees
+    if (which == PurgeWhich::kAged) pages &= d.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten
+    if (which == PurgeWhich::kAll) {
+      // Marks that a thread has left out.
+      uint64_t others = d.resident(w).load(order::relaxed) & mask & ~pages;  // relaxed: a guess, the claim decides
+      for (; others != 0; others &= others - 1) {
+        if (is_free(d, w * 64 + lowest_bit(others))) pages |= others & -others;
+      }
+    }
+    choice.words[w] = pages;
+    choice.count += popcount(pages);
+  });
+  return choice;
+}
+
+// The first run of chosen pages at or behind `from`, or its first `most`; {n, n} behind the last.
+Pages next_run(const Choice& choice, unsigned from, unsigned most) {
+  unsigned w = from / 64;
+  uint64_t rest = w < kPageWords ? choice.words[w] & ~low_mask(from % 64) : 0;
+  while (rest == 0 && ++w < kPageWords) rest = choice.words[w];
+  if (rest == 0) return {kPageWords * 64, kPageWords * 64};
+  const unsigned first = w * 64 + lowest_bit(rest);
+  unsigned end = first;
+  for (uint64_t after = 0; after == 0 && end / 64 < kPageWords && end < first + most;) {
+    after = ~choice.words[end / 64] >> end % 64;
+    end += after == 0 ? 64 - end % 64 : lowest_bit(after);
+  }
+  return {first, end < first + most ? end : first + most};
+}
+
+void add_outside(Descriptor& d, Choice* choice) {
+  const ChunkPages chunk(d);
+  const auto add = [&](unsigned w, uint64_t mask) {
+    choice->words[w] |= mask & d.resident(w).load(order::relaxed);  // relaxed: nobody uses these
+  };
+  visit_words_of(Pages{0, chunk.in_use().first}, add);
+  visit_words_of(Pages{chunk.in_use().end, chunk.count()}, add);
+}
+
+}  // namespace
+
+void release_objects(Descriptor& d, Objects objects, PageChange& change) {
+  visit_words_of(objects, [&](unsigned folio, uint64_t mask) { clear_bits(d, folio, mask); });
+  mark_dirty(d, ChunkPages(d).of(objects), change);
+}
+
+bool claim_objects(Descriptor& d, Objects objects, PageChange& change) {
+  bool mine = true;
+  visit_words(objects.first, objects.end - objects.first, [&](unsigned folio, uint64_t mask, unsigned first) {
+    const uint64_t before = set_bits(d, folio, mask);
+    mine = (before & mask) == 0;
+    if (mine) return true;
+    clear_bits(d, folio, mask & ~before);
+    mark_dirty(d, ChunkPages(d).of({first, first + popcount(mask)}), change);
+    release_objects(d, {objects.first, first}, change);
+    return false;
+  });
+  return mine;
+}
+
+namespace {
+
+// Runs of pages that looked free: claimed one by one, purged together, given back.
+class Batch {
+ public:
+  // Purges no more than so many pages at once.
+  Batch(Descriptor& d, unsigned most, PageChange& change, Left* left)
+      : d_(d), chunk_(d), most_(most), change_(change), left_(left) {}
+
+  void add(Pages run) {
+    const Objects objects = chunk_.on(run);
+    // An object of several pages, of which one is not there, lies in two runs.
+    const bool shared = count_ != 0 && objects.first < runs_[count_ - 1].objects.end;
+    if (shared || held_ + run.count() > most_) purge();
+    if (!claim_objects(d_, objects, change_)) {
+      left_->more = true;
+      for (unsigned page = run.first; page < run.end; ++page) {
+        if (!is_free(d_, page)) unmark_dirty(d_, page, change_);
+      }
+      return;
+    }
+    runs_[count_] = {run, objects};
+    ranges_[count_++] = {d_.chunk() + (size_t{run.first} << chunk_.shift()), size_t{run.count()} << chunk_.shift()};
+    held_ += run.count();
+    if (count_ == kRunsMost || held_ >= most_) purge();
+  }
+
+  void purge() {
+    if (count_ == 0) return;
+    const uint64_t gone = purge_ranges(ranges_, count_);
+    for (unsigned i = 0; i < count_; ++i) settle(runs_[i], (gone >> i & 1) != 0);
+    count_ = held_ = 0;
+  }
+
+  size_t bytes() const { return size_t{purged_ + held_} << chunk_.shift(); }  // purged, or about to be
+
+ private:
+  static constexpr unsigned kRunsMost = 64;
+  struct Run {
+    Pages pages;
+    Objects objects;
+  };
+
+  void settle(const Run& run, bool gone) {
+    if (!gone) left_->refused = true;
+    visit_words_of(run.pages, [&](unsigned w, uint64_t mask) {
+      // Relaxed: the claim is held; the next taker comes after its release.
+      d_.aged(w).fetch_and(~mask, order::relaxed);
+      if (!gone) return;
+      // relaxed: as above
+      change_.resident -= static_cast<int>(popcount(d_.resident(w).fetch_and(~mask, order::relaxed) & mask));
+      // [page] release: after the resident bits; pairs with set_marks.
+      change_.dirty -= static_cast<int>(popcount(d_.dirty(w).fetch_and(~mask, order::release) & mask));
+    });
+    release_objects(d_, run.objects, change_);
+    if (gone) purged_ += run.pages.count();
+  }
+
+  Descriptor& d_;
+  const ChunkPages chunk_;
+  const unsigned most_;
+  PageChange& change_;
+  Left* const left_;
+  Run runs_[kRunsMost];
+  os::PageRange ranges_[kRunsMost];
+  unsigned count_ = 0, held_ = 0, purged_ = 0;  // runs; pages
+};
+
+// How many pages a chunk must have to give: a share of those that are there.
+unsigned least_worth(Descriptor& d, unsigned worth_shift) {
+  if (worth_shift >= kChunkShift) return 0;
+  unsigned there = 0;
+  // Relaxed: an estimate.
+  for (unsigned w = 0; w < kPageWords; ++w) there += popcount(d.resident(w).load(order::relaxed));
+  return there >> worth_shift;
+}
+
+size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, Left* left) {
+  PageChange change;
+  Choice choice = choose(d, which, huge(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
+  const size_t page = os::page_bytes();
+  const unsigned pages = static_cast<unsigned>(kChunkBytes / page);
+  const bool is_huge = huge(d);
+  const unsigned worth = is_huge && which == PurgeWhich::kAged && worth_shift > kBreakShift ? kBreakShift : worth_shift;
+  const bool spare = choice.count < least_worth(d, worth);
+  // Of a huge page, what lies before the first object and behind the last one is resident too.
+  if (choice.count != 0 || !is_huge) add_outside(d, &choice);
+  // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
+  const unsigned run_most = is_huge ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
+  if (!spare && choice.count != 0) prepare_purge(d);
+  // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
+  if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
+  Batch batch(d, run_most, change, left);
+  for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
+    batch.add(run);
+    run = next_run(choice, run.end, run_most);
+  }
+  batch.purge();
+  if (batch.bytes() >= most_bytes) left->more = true;
+  return batch.bytes();
+}
+
+bool any_dirty(Descriptor& d) {
+  uint64_t any = 0;
+  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: choose has to
+  // miss it too, which takes two stale reads
+  for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
+  return any != 0;
+}
+
+size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, unsigned* refused) {
+  // The hint is lowered before the look: whatever is freed after it raises it again.
+  lower_chunk(d, kDirty);
+  Left left;
+  const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &left);
+  // What the kernel refused, as it does for locked pages, does not raise the hint: it is tried again when something of
+  // the chunk is freed, or by retry_refused.
+  if (left.refused) {
+    ++*refused;
+    bins[index(d.bin)].refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
+  } else if (left.more || any_dirty(d)) {
+    raise_chunk(d, kDirty);
+  }
+  return purged;
+}
+
+// Returns how many pages are dirty.
+unsigned age_chunk(Descriptor& d) {
+  unsigned pages = 0;
+  for (unsigned w = 0; w < kPageWords; ++w) {
+    // Relaxed: marks only delay or hasten a purge.
+    const uint64_t dirty = d.dirty(w).load(order::relaxed);
+    pages += popcount(dirty);
+    if ((dirty & ~d.aged(w).load(order::relaxed)) != 0) d.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: as above
+  }
+  return pages;
+}
+
+// A chunk of a bin; number 0: before the bin's first one.
+struct ChunkPlace {
+  unsigned bin;
+  uint64_t number;
+  bool is(const HintBlock& block) const { return number != 0 && window_of(chunk_at(number)) == block.window; }
+  unsigned slot() const { return window_slot(chunk_at(number)); }
+  static const char* chunk_at(uint64_t number) { return reinterpret_cast<const char*>(number << kChunkShift); }
+};
+
+// Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, behind `from` and not behind `last`,
+// until it returns false.
+template <class Visit>
+bool visit_dirty(unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
+  // [blocks] acquire: pairs with block_for.
+  HintBlock* block = bins[bin].blocks.load(order::acquire);
+  unsigned slot = 0;
+  if (from.number != 0) {
+    while (block != nullptr && !from.is(*block)) block = block->next;
+    slot = from.slot() + 1;
+  }
+  for (; block != nullptr; block = block->next, slot = 0) {
+    while (slot < kWindowChunks) {
+      Descriptor* d = find_chunk(*block, kDirty, slot);
+      if (d == nullptr) break;
+      slot = window_slot(d->first) + 1;
+      if (last.is(*block) && slot > last.slot() + 1) return true;
+      if (!visit(*d)) return false;
+    }
+    if (last.is(*block)) return true;
+  }
+  return true;
+}
+
+template <class Visit>
+bool visit_dirty(unsigned bin, Visit&& visit) {
+  return visit_dirty(bin, {}, {}, visit);
+}
+
+// Where the next purge starts, so that no bin is always last.
+constinit Hint<unsigned> next_bin{0};
+
+}  // namespace
+
+size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
+  const unsigned refused_most = most_bytes == ~size_t{0} ? ~0u : 64;
+  const unsigned first = next_bin.get();
+  size_t purged = 0;
+  unsigned refused = 0;  // chunks
+  for (unsigned i = 0; i < kBins - 1; ++i) {
+    const unsigned bin = (first + i) % (kBins - 1);
+    const bool all = visit_dirty(bin + 1, [&](Descriptor& d) {
+      purged += purge_chunk(d, which, most_bytes - purged, worth_shift, &refused);
+      return purged < most_bytes && refused < refused_most;
+    });
+    if (!all) {
+      next_bin.set(bin);
+      break;
+    }
+  }
+  return purged;
+}
+
+PurgeStepDone purge_bins_step(PurgeRound& round, const PurgeStep& step) {
+  const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point
+  const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
+  ChunkPlace now = start;
+  PurgeStepDone done{};
+  unsigned refused = 0, looks = 0;
+  const auto visit = [&](Descriptor& d) {
+    done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift, &refused);
+    if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of it
+    const unsigned dirty = age_chunk(d);
+    if (dirty != 0 && dirty >= least_worth(d, step.worth_shift)) done.worthwhile = true;
+    now.number = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
+    return ++looks < step.most_chunks;
+  };
+  const auto visit_bins_below = [&](unsigned end) {
+    for (; now.bin < end; now = {now.bin + 1, 0}) {
+      if (!visit_dirty(now.bin, now, {}, visit)) return false;
+    }
+    return true;
+  };
+  done.complete = visit_bins_below(kBins);
+  if (done.complete) {
+    now = {1, 0};
+    if (step.around && visit_bins_below(start.bin) && start.number != 0) visit_dirty(start.bin, {}, start, visit);
+  }
+  round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: as above
+  return done;
+}
+
+void retry_refused() {
+  for (unsigned bin = 1; bin < kBins; ++bin) {
+    if (!bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: as above
+    visit_chunks(bin_id(bin), [](Descriptor& d) {
+      raise_chunk(d, kDirty);
+      return true;
+    });
+  }
+}
+
+void age_bins() {
+  for (unsigned bin = 1; bin < kBins; ++bin) {
+    visit_dirty(bin, [](Descriptor& d) {
+      age_chunk(d);
+      return true;
+    });
+  }
+}
+
+}  // namespace folio

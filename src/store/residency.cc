@@ -1,0 +1,300 @@
+#include "store/residency.h"
+
+#include "os/os.h"
+#include "space/pages.h"
+#include "space/room.h"
+#include "store/commit.h"
+#include "store/hints.h"
+#include "store/occupancy.h"
+
+namespace folio {
+
+namespace {
+
+uint64_t bit_of(unsigned page) { return uint64_t{1} << page % 64; }
+
+// relaxed: the bits of a page change only for who has an object of it, or all of them, as a purge has
+uint64_t resident_in(Descriptor& d, unsigned word) { return d.resident(word).load(order::relaxed); }
+
+// [page] seq_cst: after the caller gave objects back, or after set_resident of pages that nobody has; pairs with
+// itself, and through the dirty bits with set_marks.
+uint64_t seen_resident(Descriptor& d, unsigned word) { return d.resident(word).load(order::seq_cst); }
+
+bool nothing_there(Descriptor& d) {
+  uint64_t any = 0;
+  for (unsigned w = 0; w < kPageWords; ++w) any |= resident_in(d, w);
+  return any == 0;
+}
+
+bool all_there(Descriptor& d, Pages pages) {
+  uint64_t missing = 0;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) { missing |= mask & ~resident_in(d, w); });
+  return missing == 0;
+}
+
+// Calls visit(pages) for those that objects of a folio touch, each page once, in ascending order.
+template <class Visit>
+void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, Visit&& visit) {
+  const unsigned before = folio * kFolioObjects;
+  unsigned done = 0;
+  visit_runs(objects, kFolioObjects, [&](unsigned at, unsigned length, uint64_t) {
+    Pages pages = chunk.of({before + at, before + at + length});
+    if (pages.first < done) pages.first = done;
+    if (pages.first >= pages.end) return;
+    done = pages.end;
+    visit(pages);
+  });
+}
+
+void set_resident(Descriptor& d, Pages pages, PageChange& change) {
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    if ((mask & ~resident_in(d, w)) == 0) return;
+    // Relaxed: of pages that nobody has mark_dirty comes next, which reads this word again, seq_cst, before its look.
+    change.resident += static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::relaxed)));
+  });
+}
+
+}  // namespace
+
+PageChange::~PageChange() {
+  const auto page = static_cast<int64_t>(os::page_bytes());
+  if (resident != 0) count_resident(resident * page);
+  if (dirty != 0) count_dirty(dirty * page);
+}
+
+namespace {
+
+FOLIO_INLINE bool is_free(Descriptor& d, const ChunkPages& chunk, unsigned page) {
+  uint64_t taken = 0;
+  visit_words_of(chunk.on({page, page + 1}), [&](unsigned folio, uint64_t mask) {
+    // [page] seq_cst: a look; pairs with set_bits
+    taken |= d.occupancy(chunk.info(), folio).load(order::seq_cst) & mask;
+  });
+  return taken == 0;
+}
+
+}  // namespace
+
+bool is_free(Descriptor& d, unsigned page) { return is_free(d, ChunkPages(d), page); }
+
+namespace {
+
+// Sets the marks of pages that looked free, and returns those that were not set, and whose pages are still there: a
+// purge clears the resident bits before the marks. A page that comes back meanwhile, as a huge page's do, has its mark
+// seen set by who brought it; so after one was cleared there is another look.
+uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change) {
+  uint64_t marked = 0;
+  for (uint64_t gone = pages; gone != 0;) {
+    // [page] seq_cst: a mark that was cleared beside this look is seen cleared; pairs with unmark_dirty.
+    const uint64_t mine = gone & seen_resident(d, w) & ~d.dirty(w).load(order::seq_cst);
+    if (mine == 0) break;
+    // [page] seq_cst: before the second look; pairs with note_taken, settle. [hint]: before the chunk's is read.
+    const uint64_t set = mine & ~d.dirty(w).fetch_or(mine, order::seq_cst);
+    gone = set & ~resident_in(d, w);
+    marked |= set & ~gone;
+    change.dirty += static_cast<int>(popcount(set));
+    // [page] seq_cst: before the next look at what is there; pairs with seen_resident, after set_resident. unseen: that
+    // takes a purge, and a huge page that comes after it, between two instructions of a give
+    if (gone != 0) change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~gone, order::seq_cst) & gone));
+  }
+  return marked;
+}
+
+}  // namespace
+
+void mark_dirty(Descriptor& d, Pages pages, PageChange& change) {
+  const ChunkPages chunk(d);
+  bool any = false;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    uint64_t free = 0;
+    for (uint64_t rest = mask & seen_resident(d, w); rest != 0; rest &= rest - 1) {
+      if (is_free(d, chunk, w * 64 + lowest_bit(rest))) free |= rest & -rest;
+    }
+    const uint64_t marked = set_marks(d, w, free, change);
+    any = any || marked != 0;
+    for (uint64_t rest = marked; rest != 0; rest &= rest - 1) {
+      const unsigned page = w * 64 + lowest_bit(rest);
+      if (!is_free(d, chunk, page)) unmark_dirty(d, page, change);
+    }
+  });
+  if (any) raise_chunk(d, kDirty);
+}
+
+void unmark_dirty(Descriptor& d, unsigned page, PageChange& change) {
+  Word& dirty = d.dirty(page / 64);
+  const uint64_t bit = bit_of(page);
+  do {
+    // [page] seq_cst: before another look; pairs with set_marks and the look that comes before it.
+    if ((dirty.fetch_and(~bit, order::seq_cst) & bit) != 0) --change.dirty;
+    if (!is_free(d, page) || set_marks(d, page / 64, bit, change) == 0) return;
+  } while (!is_free(d, page));
+}
+
+namespace {
+
+// A page that comes by a fault of its own costs about twice as much as one of sixteen that come at once (measured). So
+// the pages from `page` on come together, as many as are a sixteenth of what lies below them in the chunk, all of which
+// was wanted before them. (A heap of 200 MiB without huge pages grows in 5 to 12 % less time.) Only of objects so
+// small that every use of one touches its page. Rejected: to ask the kernel whether the pages below are there
+// (mincore), which sandboxes answer by killing, and which cost 5 % of that time.
+constexpr unsigned kAheadShift = 4;
+constexpr size_t kAheadMost = size_t{64} << 10;
+constexpr size_t kAheadObjectMost = 1024;
+
+void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
+  const ChunkPages chunk(d);
+  const unsigned shift = chunk.shift(), below = page - chunk.in_use().first, last = chunk.in_use().end;
+  const auto most = static_cast<unsigned>(kAheadMost >> shift);
+  unsigned end = page + (below >> kAheadShift < most ? below >> kAheadShift : most);
+  if (end > last) end = last;
+  // Up to the next one that is there. What somebody takes, or purges, meanwhile is as it was, or dirty once more.
+  unsigned next = page + 1;
+  while (next < end && (resident_in(d, next / 64) & bit_of(next)) == 0) ++next;
+  if (next <= page + 1 || commit_to(d, size_t{next} << shift) != Commit::kDone) return;
+  if (!os::populate(d.chunk() + (size_t{page} << shift), size_t{next - page} << shift)) return;
+  set_resident(d, {page + 1, next}, change);
+  mark_dirty(d, {page + 1, next}, change);
+}
+
+}  // namespace
+
+namespace {
+
+// Whether pages of which objects were taken are all there, and none has a mark.
+bool all_in_use(Descriptor& d, Pages pages) {
+  uint64_t change = 0;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
+    const uint64_t dirty = d.dirty(w).load(order::seq_cst);
+    change |= mask & (dirty | d.aged(w).load(order::relaxed) | ~resident_in(d, w));  // relaxed: marks
+  });
+  return change == 0;
+}
+
+}  // namespace
+
+void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
+  const ChunkPages chunk(d);
+  if (all_in_use(d,
+                 chunk.of({folio * kFolioObjects + lowest_bit(mine), folio * kFolioObjects + highest_bit(mine) + 1}))) {
+    return;
+  }
+  PageChange change;
+  unsigned fresh = 0;  // the last page that was not there, and 1
+  visit_pages_of(chunk, folio, mine, [&](Pages pages) {
+    visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+      const uint64_t missing = mask & ~resident_in(d, w);
+      if (missing != 0) fresh = w * 64 + highest_bit(missing) + 1;
+      // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
+      if ((d.dirty(w).load(order::seq_cst) & mask) != 0) {
+        // Relaxed: these are the caller's pages, until it gives its objects back.
+        change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::relaxed) & mask));
+      }
+      if ((d.aged(w).load(order::relaxed) & mask) != 0) d.aged(w).fetch_and(~mask, order::relaxed);  // relaxed: marks
+    });
+  });
+  if (fresh == 0) return;
+  // relaxed: a guess; two that both do it do no harm
+  const Backing backing = d.backing();
+  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() && nothing_there(d)) {
+    make_huge(d);
+  }
+  const int before = change.resident;
+  visit_pages_of(chunk, folio, mine, [&](Pages pages) { set_resident(d, pages, change); });
+  if (change.resident != before && d.info().size <= kAheadObjectMost && !room_is_tight()) {
+    touch_ahead(d, fresh - 1, change);
+  }
+}
+
+namespace {
+
+// Objects `given` of a run of free ones were given back. Pages that only the run touches are free while it is, those at
+// either end of it may be. One look at the folio's word serves all but these.
+void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, uint64_t run, uint64_t given,
+                PageChange& change) {
+  const unsigned before = folio * kFolioObjects;
+  const Pages pages = chunk.of({before + lowest_bit(given), before + highest_bit(given) + 1}),
+              inside = chunk.inside({before + lowest_bit(run), before + highest_bit(run) + 1});
+  Pages free = pages;
+  const bool shares_low = pages.first<inside.first, shares_high = pages.end> inside.end;
+  if (shares_low && !is_free(d, chunk, pages.first)) ++free.first;
+  if (shares_high && free.first < free.end && !is_free(d, chunk, pages.end - 1)) --free.end;
+  bool any = false;
+  visit_words_of(free, [&](unsigned w, uint64_t mask) { any |= set_marks(d, w, mask, change) != 0; });
+  if (!any) return;
+  const uint64_t again =
+      d.occupancy(chunk.info(), folio).load(order::seq_cst) & run;  // [page] seq_cst: the second look
+  for (unsigned page = free.first; page < free.end; ++page) {
+    const bool edge = page < inside.first || page >= inside.end;
+    if ((edge || again != 0) && !is_free(d, chunk, page)) unmark_dirty(d, page, change);
+  }
+  raise_chunk(d, kDirty);
+}
+
+}  // namespace
+
+// Of frees in random order few free a page: runs of free objects that are too short for one are dropped at once. Where
+// they do, a run at a time, not an object.
+void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change) {
+  const uint64_t free = in_long_runs(~left, objects_a_page(d.info())) & d.valid(folio);
+  if ((given & free) == 0) return;
+  const ChunkPages chunk(d);
+  visit_runs(free, kFolioObjects, [&](unsigned, unsigned, uint64_t run) {
+    if ((run & given) != 0) mark_given(d, chunk, folio, run, run & given, change);
+  });
+}
+
+bool is_untouched(Descriptor& d, unsigned object) {
+  uint64_t there = 0;
+  visit_words_of(ChunkPages(d).of(object), [&](unsigned w, uint64_t mask) { there |= resident_in(d, w) & mask; });
+  return there == 0;
+}
+
+uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want) {
+  if (some == 0) return 0;
+  const unsigned before = folio * kFolioObjects;
+  const ChunkPages chunk(d);
+  const Pages pages = chunk.of({before + lowest_bit(some), before + highest_bit(some) + 1});
+  uint64_t there = 0, missing = 0;
+  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+    there |= mask & resident_in(d, w);
+    missing |= mask & ~resident_in(d, w);
+  });
+  if (missing == 0) return some;
+  uint64_t found = 0;
+  for (uint64_t rest = there == 0 ? 0 : some; rest != 0 && want != 0; rest &= rest - 1) {
+    const unsigned object = before + lowest_bit(rest);
+    if (!all_there(d, chunk.of(object))) continue;
+    found |= rest & -rest;
+    --want;
+  }
+  return found;
+}
+
+void make_huge(Descriptor& d) {
+  if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
+  d.set_backing(Backing::kHuge);
+  // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
+  Descriptor* const before = bins[index(d.bin)].young.exchange(&d, order::acq_rel);
+  if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
+  // 100,000 instructions, beside the kernel's zeroing of 2 MiB. Rejected: to mark all, then unmark what is taken. It
+  // took a few thousand, and beside a purge left marks of pages that had gone.
+  note_whole(d);
+}
+
+void note_whole(Descriptor& d) {
+  const ChunkPages chunk(d);
+  PageChange change;
+  set_resident(d, {0, chunk.count()}, change);
+  mark_dirty(d, chunk.in_use(), change);
+}
+
+void prepare_purge(Descriptor& d) {
+  const Backing backing = d.backing();
+  if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
+  if (backing == Backing::kHuge) os::refuse_huge_pages(d.chunk(), kChunkBytes);
+  const bool small = backing == Backing::kSmall || backing == Backing::kDense;
+  d.set_backing(small ? Backing::kSmallPurged : Backing::kHugePurged);
+}
+
+}  // namespace folio

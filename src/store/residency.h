@@ -1,0 +1,137 @@
+// Residency: which pages of a chunk are there, and which of these are free. Pages are counted from the chunk's start,
+// in the system's size; a page is free while no object that touches it, with however few bytes, is taken.
+//
+// The occupancy words say which pages are free. Two marks say what a purge can give back, and the sums in
+// space/pages.h count them:
+//
+//   resident   set when an object that touches the page is taken; cleared by a purge, which holds all of these
+//   dirty      resident and free; set by who gives the last object of the page back, cleared by who takes the first
+//
+//     give: clear the object's bit; look whether the page is free; set the mark; look again, and clear it if not.
+//     take: set the object's bit; clear the mark if it is seen set.
+//
+// "Look" against "seen" is a race on two words, as of hints (hints.h), and both sides are sequentially consistent: one
+// of them sees the other. So with nothing in flight the marks are exact. A thread that stops between its two steps
+// leaves a page unmarked, until somebody frees an object of it again, or a purge of everything looks; or marked, until
+// a purge finds out.
+//
+// Pages come by faults, one for each page, or several at once: by a touch ahead, or as a huge page. What comes so
+// before it is taken is dirty, as after a free.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/bits.h"
+#include "os/os.h"
+#include "store/descriptor.h"
+
+namespace folio {
+
+// Ranges [first, end) of a chunk's pages, and of its objects.
+struct Pages {
+  unsigned first, end;
+  unsigned count() const { return end > first ? end - first : 0; }
+};
+struct Objects {
+  unsigned first, end;
+};
+
+// Calls visit(word's number, mask) for the words of a range.
+template <class Range, class Visit>
+void visit_words_of(Range range, Visit&& visit) {
+  visit_words(range.first, range.end > range.first ? range.end - range.first : 0,
+              [&](unsigned w, uint64_t mask, unsigned) {
+                visit(w, mask);
+                return true;
+              });
+}
+
+// Which pages objects touch, and the other way round.
+class ChunkPages {
+ public:
+  explicit ChunkPages(const Descriptor& d)
+      : info_(d.info()), first_(static_cast<size_t>(d.first - d.chunk())), shift_(lowest_bit(os::page_bytes())) {}
+
+  const BinInfo& info() const { return info_; }
+  unsigned shift() const { return shift_; }
+  unsigned count() const { return static_cast<unsigned>(kChunkBytes >> shift_); }
+
+  Pages of(Objects objects) const {
+    if (objects.first == objects.end) return {0, 0};
+    return {static_cast<unsigned>((first_ + size_t{objects.first} * info_.size) >> shift_),
+            static_cast<unsigned>((first_ + size_t{objects.end} * info_.size - 1) >> shift_) + 1};
+  }
+  Pages of(unsigned object) const { return of({object, object + 1}); }
+  // Pages that these objects touch and no other: {n, n} where there are none, n the one after the first they touch.
+  Pages inside(Objects objects) const {
+    const size_t from = first_ + size_t{objects.first} * info_.size, to = first_ + size_t{objects.end} * info_.size;
+    const auto begin = static_cast<unsigned>((from + (size_t{1} << shift_) - 1) >> shift_);
+    const auto end =
+        static_cast<unsigned>((objects.end == info_.objects ? to + (size_t{1} << shift_) - 1 : to) >> shift_);
+    return {begin, end > begin ? end : begin};
+  }
+  Pages in_use() const { return of({0, info_.objects}); }
+
+  Objects on(Pages pages) const {
+    const size_t from = size_t{pages.first} << shift_, to = size_t{pages.end} << shift_;
+    if (to <= first_) return {0, 0};
+    const unsigned begin = from <= first_ ? 0 : number(from - first_), end = number(to - 1 - first_) + 1;
+    return {begin < info_.objects ? begin : info_.objects, end < info_.objects ? end : info_.objects};
+  }
+
+ private:
+  unsigned number(size_t offset) const { return static_cast<unsigned>((offset * info_.multiplier) >> kDivisionShift); }
+
+  const BinInfo& info_;
+  size_t first_;
+  unsigned shift_;
+};
+
+// What has changed, in pages; told to the sums at the end.
+struct PageChange {
+  int resident = 0, dirty = 0;
+  ~PageChange();
+};
+
+// Objects `mine` of a folio were taken.
+void note_taken(Descriptor& d, unsigned folio, uint64_t mine);
+// They were given back, and `left` of the folio is taken.
+void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change);
+
+// No page, but the last, is touched by fewer objects.
+inline unsigned objects_a_page(const BinInfo& info) {
+  return static_cast<unsigned>((os::page_bytes() * info.multiplier) >> kDivisionShift);
+}
+// Whether so few free neighbours surround a run of objects at a place of a word that no page can be free with it.
+FOLIO_INLINE bool is_hemmed_in(unsigned at, uint64_t left, unsigned least) {
+  const uint64_t below = left & low_mask(at), above = left >> at;
+  return below != 0 && above != 0 && at + lowest_bit(above) - highest_bit(below) <= least;
+}
+
+// Whether none of the pages of an object is there: it reads as zero.
+bool is_untouched(Descriptor& d, unsigned object);
+// Of the objects `some` of a folio, `want` at least whose pages are all there, the lowest first, or all of these.
+uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want = kFolioObjects);
+
+bool is_free(Descriptor& d, unsigned page);
+// Marks those of the pages that are resident and free, and raises the chunk's hint.
+void mark_dirty(Descriptor& d, Pages pages, PageChange& change);
+// Of a page that was found not to be free, unless it is by now.
+void unmark_dirty(Descriptor& d, unsigned page, PageChange& change);
+
+// All of a chunk, which is committed, is to come as a huge page when it is touched, which is soon. It then stays one
+// until a part of it is purged; the advice goes when the bin wants the next one, or with that purge. If it stayed, each
+// such chunk would have a mapping of its own, and the kernel's collector of huge pages (khugepaged) would bring back
+// what is purged.
+void make_huge(Descriptor& d);
+// All pages of a chunk have come at once, beside those that were there.
+void note_whole(Descriptor& d);
+// Before anything of a chunk is purged.
+void prepare_purge(Descriptor& d);
+inline bool was_purged(const Descriptor& d) {  // or may have been
+  const Backing backing = d.backing();
+  return backing == Backing::kSmallPurged || backing == Backing::kHugePurged || backing == Backing::kDense;
+}
+
+}  // namespace folio

@@ -1,0 +1,114 @@
+#include "store/retire.h"
+
+#include "os/os.h"
+#include "space/pages.h"
+#include "space/region.h"
+#include "store/commit.h"
+#include "store/occupancy.h"
+#include "store/purge.h"
+#include "store/residency.h"
+
+namespace folio {
+
+namespace {
+
+bool looks_free(Descriptor& d) {
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    if (d.occupancy(folio).load(order::relaxed) != 0) return false;  // relaxed: a guess, the claim decides
+  }
+  return true;
+}
+
+bool leave(Descriptor& d, PageChange& change) {
+  const Pages all{0, ChunkPages(d).count()};
+  uint64_t resident = 0;
+  visit_words_of(all,
+                 [&](unsigned w, uint64_t) { resident |= d.resident(w).load(order::relaxed); });  // relaxed: as below
+  prepare_purge(d);
+  if (resident != 0 && !purge_pages(d.chunk(), kChunkBytes)) return false;
+  visit_words_of(all, [&](unsigned w, uint64_t) {
+    // Relaxed: the claim is held for good.
+    change.resident -= static_cast<int>(popcount(d.resident(w).exchange(0, order::relaxed)));
+    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::relaxed)));  // relaxed: as above
+    d.aged(w).store(0, order::relaxed);                                                  // relaxed: as above
+  });
+  return true;
+}
+
+Atomic<Descriptor*>& list_of(HintBlock& block, unsigned slot) { return block.retired[slot / 64]; }
+
+void keep(Descriptor& d) {
+  Atomic<Descriptor*>& list = list_of(*d.block, window_slot(d.first));
+  Descriptor* head = list.load(order::relaxed);  // relaxed: the compare_exchange decides
+  do {
+    d.retired = head;
+    // [descriptor] release: all of it, with its link; pairs with take_retired.
+  } while (!list.compare_exchange(head, &d, order::release));
+}
+
+bool retire(Descriptor& d) {
+  if (!looks_free(d)) return false;
+  if (!close_commit(d)) return false;
+  const Objects all{0, d.info().objects};
+  PageChange change;
+  if (!claim_objects(d, all, change)) {
+    open_commit(d);
+    return false;
+  }
+  if (!leave(d, change)) {
+    release_objects(d, all, change);
+    open_commit(d);
+    return false;
+  }
+  char* const chunk = d.chunk();
+  Descriptor* self = &d;
+  // Relaxed: its advice goes with it. unseen: a store would leave another chunk its advice, which costs a mapping
+  bins[index(d.bin)].young.compare_exchange(self, nullptr, order::relaxed);
+  bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
+  set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
+  keep(d);
+  return_chunk(chunk);
+  return true;
+}
+
+}  // namespace
+
+// The list as a whole, so that nobody meets a link that changes: who finds it empty meanwhile makes a new descriptor.
+Descriptor* take_retired(HintBlock& block, const char* chunk) {
+  Atomic<Descriptor*>& list = list_of(block, window_slot(chunk));
+  if (list.load(order::relaxed) == nullptr) return nullptr;  // relaxed: a glance
+  Descriptor* found = nullptr;
+  // [descriptor] acquire: pairs with keep.
+  for (Descriptor *d = list.exchange(nullptr, order::acquire), *next; d != nullptr; d = next) {
+    next = d->retired;
+    if (d->chunk() == chunk) {
+      found = d;
+    } else {
+      keep(*d);
+    }
+  }
+  return found;
+}
+
+bool renew(Descriptor& d) {
+  if (!os::commit(d.chunk(), kChunkBytes)) {
+    keep(d);
+    return false;
+  }
+  // Relaxed: all its objects are taken, and who gives them back publishes it with them.
+  d.committed.store(kChunkBytes / kPageBytesLeast, order::relaxed);
+  return true;
+}
+
+size_t retire_free_chunks() {
+  size_t retired = 0;
+  for (unsigned bin = 1; bin < kBins; ++bin) {
+    visit_chunks(bin_id(bin), [&](Descriptor& d) {
+      retired += retire(d) ? 1 : 0;
+      return true;
+    });
+  }
+  return retired;
+}
+
+}  // namespace folio

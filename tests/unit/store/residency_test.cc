@@ -1,0 +1,390 @@
+#include "store/residency.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+
+#include "config/options.h"
+#include "os/os.h"
+#include "space/room.h"
+#include "store/bin.h"
+#include "store/check.h"
+#include "store/occupancy.h"
+#include "store/purge.h"
+#include "unit/child.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+constexpr size_t kNoLimit = ~size_t{0};
+constexpr size_t kAheadMost = 64 * kKiB;
+
+size_t resident_pages(const char* start, size_t bytes) {
+  const size_t page = os::page_bytes();
+  std::vector<unsigned char> there(bytes / page);
+  EXPECT_EQ(mincore(const_cast<char*>(start), bytes, there.data()), 0);
+  return static_cast<size_t>(std::count_if(there.begin(), there.end(), [](unsigned char p) { return p & 1; }));
+}
+
+bool is_huge(const Descriptor& d) { return d.backing() == Backing::kHuge; }
+
+size_t marked_pages(Descriptor& d) {
+  size_t count = 0;
+  for (unsigned w = 0; w < kPageWords; ++w) count += popcount(d.resident(w).load(order::relaxed));
+  return count;
+}
+
+// Takes the whole of a new chunk of the bin, a folio at a time, and writes to the first byte of each object. Calls
+// look(descriptor, bytes taken so far) after each folio.
+template <class Look>
+std::vector<void*> take_chunk(BinId bin, Look&& look) {
+  std::vector<void*> objects;
+  void* some[kFolioObjects];
+  unsigned got;
+  while ((got = take_objects_in_open_chunks(bin, some, kFolioObjects)) != 0) {
+    objects.insert(objects.end(), some, some + got);
+  }
+  const size_t before = objects.size();
+  while (objects.size() - before < info_of(bin).objects) {
+    got = take_objects(bin, some, kFolioObjects);
+    EXPECT_NE(got, 0u);
+    for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
+    objects.insert(objects.end(), some, some + got);
+    look(*place_of(some[0]).descriptor, (objects.size() - before) * info_of(bin).size);
+  }
+  return objects;
+}
+
+std::vector<void*> take_chunks(BinId bin, unsigned count) {
+  std::vector<void*> objects;
+  for (unsigned chunk = 0; chunk < count; ++chunk) {
+    const auto more = take_chunk(bin, [](Descriptor&, size_t) {});
+    objects.insert(objects.end(), more.begin(), more.end());
+  }
+  return objects;
+}
+
+void give(BinId bin, const std::vector<void*>& objects) {
+  for (size_t i = 0; i < objects.size(); i += kFolioObjects) {
+    give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(kFolioObjects, objects.size() - i)), "test");
+  }
+}
+
+bool can_populate() {
+  const size_t page = os::page_bytes();
+  void* space = os::reserve(page, page);
+  unsigned char there = 0;
+  const bool can = os::commit(space, page) && os::populate(space, page) && residency(space, page, &there);
+  os::unreserve(space, page);
+  return can && (there & 1) != 0;
+}
+
+// In children, in which no bin has chunks yet and nothing is left behind.
+template <class Body>
+int in_fresh_heap(Body&& body) {
+  return in_child([&] {
+    if (!can_populate()) return kCannot;
+    body();
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  });
+}
+
+#define EXPECT_IN_FRESH_HEAP(...)                                                                       \
+  do {                                                                                                  \
+    const int result = in_fresh_heap(__VA_ARGS__);                                                      \
+    if (result == kCannot) GTEST_SKIP() << "this kernel (before 5.14) cannot, or an emulator does not"; \
+    EXPECT_EQ(result, kPassed);                                                                         \
+  } while (false)
+
+// Of every page and object of a chunk, by division.
+TEST(Residency, WhichPagesObjectsTouch) {
+  for (const BinId bin : all_bins()) {
+    const BinInfo& info = info_of(bin);
+    const size_t page = os::page_bytes();
+    Descriptor d{};
+    d.bin = bin;
+    d.first = reinterpret_cast<char*>(37 * kChunkBytes) + 3 * std::max(page, size_t{1} << info.natural_shift);
+    const ChunkPages chunk(d);
+    const auto first = static_cast<size_t>(d.first - d.chunk());
+    for (unsigned i = 0; i < info.objects; i += i < 1000 ? 1 : 97) {
+      const Pages pages = chunk.of(i);
+      ASSERT_EQ(pages.first, (first + i * info.size) / page);
+      ASSERT_EQ(pages.end, (first + (i + 1) * size_t{info.size} - 1) / page + 1);
+    }
+    for (unsigned p = 0; p < chunk.count(); ++p) {
+      const Objects objects = chunk.on({p, p + 1});
+      unsigned begin = info.objects, end = 0;
+      const auto touches = [&](unsigned i) { return chunk.of(i).first <= p && p < chunk.of(i).end; };
+      for (unsigned i = objects.first == 0 ? 0 : objects.first - 1; i <= objects.end && i < info.objects; ++i) {
+        if (!touches(i)) continue;
+        begin = std::min(begin, i);
+        end = i + 1;
+      }
+      if (objects.first == objects.end) {
+        ASSERT_EQ(end, 0u) << "page " << p << " of " << info.size;
+      } else {
+        ASSERT_EQ(objects.first, begin) << "page " << p << " of " << info.size;
+        ASSERT_EQ(objects.end, end) << "page " << p << " of " << info.size;
+      }
+    }
+    const Pages inside = chunk.inside({1, info.objects - 1});
+    for (unsigned p = inside.first; p < inside.end; ++p) {
+      ASSERT_GE(chunk.on({p, p + 1}).first, 1u) << info.size;
+      ASSERT_LE(chunk.on({p, p + 1}).end, info.objects - 1) << info.size;
+    }
+  }
+}
+
+TEST(Residency, PagesAheadAreASixteenthOfWhatIsBelow) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const size_t page = os::page_bytes();
+    for (const size_t size : {16, 64, 208, 1024, 1088, 2112}) {
+      const BinId bin = bin_of(size);
+      size_t ahead_most = 0;
+      const auto objects = take_chunk(bin, [&](Descriptor& d, size_t taken) {
+        const size_t touched = resident_pages(d.chunk(), kChunkBytes) * page;
+        const size_t folio = size_t{info_of(bin).size} * kFolioObjects + page;
+        const size_t ahead = touched > taken ? touched - taken : 0;
+        ahead_most = std::max(ahead_most, ahead);
+        EXPECT_LE(ahead, std::max(folio, taken / 16 + 2 * page)) << size << " after " << taken;
+        EXPECT_LE(ahead, std::max(folio, kAheadMost)) << size;
+        // What is there and not taken is known to be there: all that is resident is marked.
+        EXPECT_LE(touched, marked_pages(d) * page) << size << " after " << taken;
+      });
+      Descriptor& d = *place_of(objects.back()).descriptor;
+      char* const end =
+          reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(d.slot(info_of(bin).objects)), page));
+      EXPECT_EQ(resident_pages(end, 2 * kChunkBytes), 0u) << size << ": nothing behind the last object";
+      if (size == 64) EXPECT_GE(ahead_most, kAheadMost / 2) << "pages do come together";
+      EXPECT_TRUE(check_bin(bin));
+      give(bin, objects);
+    }
+  });
+}
+
+TEST(Residency, WhatCameAheadIsDirtyAndGoesLikeIt) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const PageDelta delta;
+    const BinId bin = bin_of(64);
+    void* some[kFolioObjects];
+    std::vector<void*> objects;
+    // Until the last take made something resident that is not taken.
+    while (delta.dirty() < static_cast<int64_t>(32 * kKiB)) {
+      const unsigned got = take_objects(bin, some, kFolioObjects);
+      for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
+      objects.insert(objects.end(), some, some + got);
+      ASSERT_LT(objects.size(), info_of(bin).objects);
+    }
+    const auto dirty = static_cast<size_t>(delta.dirty());
+    EXPECT_EQ(delta.resident(), static_cast<int64_t>(objects.size() * 64 + dirty));
+    age_bins();
+    EXPECT_EQ(purge_bins(PurgeWhich::kAged, kNoLimit), dirty);
+    EXPECT_EQ(delta.dirty(), 0);
+    Descriptor& d = *place_of(objects[0]).descriptor;
+    EXPECT_EQ(marked_pages(d), objects.size() / kFolioObjects);
+    give(bin, objects);
+  });
+}
+
+// Objects so small that every use touches their page are taken for touched.
+TEST(Residency, WhatAProgramNeverTouchesStaysUntouched) {
+  EXPECT_IN_FRESH_HEAP([] {
+    for (const size_t size : {1088, 2112, 3000}) {
+      void* some[kFolioObjects];
+      for (unsigned taken = 0; taken < info_of(bin_of(size)).objects;) {
+        const unsigned got = take_objects(bin_of(size), some, kFolioObjects);
+        ASSERT_NE(got, 0u);
+        taken += got;
+      }
+      EXPECT_EQ(resident_pages(chunk_start(some[0]), kChunkBytes), 0u) << size;
+    }
+  });
+}
+
+TEST(Residency, AfterAPurgePagesComeTogetherAgain) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    auto objects = take_chunk(bin, [](Descriptor&, size_t) {});
+    std::sort(objects.begin(), objects.end());
+    Descriptor& d = *place_of(objects[0]).descriptor;
+    // All of the upper half but one object, which no touch may take or overwrite.
+    const size_t half = objects.size() / 2 / kFolioObjects * kFolioObjects, kept = half + 20 * kFolioObjects + 7;
+    memset(objects[kept], 77, 64);
+    std::vector<void*> given(objects.begin() + static_cast<ptrdiff_t>(half), objects.end());
+    given.erase(given.begin() + static_cast<ptrdiff_t>(kept - half));
+    give(bin, given);
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(marked_pages(d), half / kFolioObjects + 1);
+    void* some[kFolioObjects];
+    EXPECT_EQ(take_objects(bin, some, kFolioObjects - 1), kFolioObjects - 1u) << "the fullest folio, that of the kept";
+    EXPECT_EQ(marked_pages(d), half / kFolioObjects + 1);
+    EXPECT_EQ(take_objects(bin, some, 1), 1u);
+    EXPECT_EQ(marked_pages(d), half / kFolioObjects + 1 + half / kFolioObjects / 16);
+    EXPECT_EQ(resident_pages(d.chunk(), kChunkBytes), half / kFolioObjects + 1 + half / kFolioObjects / 16);
+    for (unsigned i = 0; i < 64; ++i) ASSERT_EQ(static_cast<char*>(objects[kept])[i], 77);
+    EXPECT_TRUE(check_bin(bin));
+  });
+}
+
+TEST(Residency, WithoutTheSystemCallPagesComeOneByOne) {
+  const int result = in_child([] {
+    if (!refuse_call(SYS_madvise, EINVAL)) return kCannot;
+    const PageDelta delta;
+    const BinId bin = bin_of(64);
+    const auto objects = take_chunk(bin, [&](Descriptor& d, size_t taken) {
+      EXPECT_LE(resident_pages(d.chunk(), kChunkBytes) * os::page_bytes(), taken + os::page_bytes());
+    });
+    EXPECT_EQ(delta.dirty(), 0);
+    EXPECT_TRUE(check_bin(bin));
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no filters here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
+  EXPECT_IN_FRESH_HEAP([] {
+    for (const size_t size : {16, 64, 3000}) {
+      const PageDelta delta;
+      const BinId bin = bin_of(size);
+      std::vector<void*> objects;
+      unsigned huge = 0;
+      for (unsigned chunk = 0; chunk < 12; ++chunk) {
+        bool first = true;
+        const auto more = take_chunk(bin, [&](Descriptor& d, size_t) {
+          if (first && is_huge(d)) {
+            EXPECT_EQ(marked_pages(d), ChunkPages(d).count());
+            ++huge;
+          }
+          first = false;
+        });
+        if (chunk < 4) EXPECT_EQ(huge, 0u) << size << ": chunk " << chunk;
+        objects.insert(objects.end(), more.begin(), more.end());
+        EXPECT_TRUE(check_bin(bin));
+      }
+      // None where the kernel has no huge pages; else all from some chunk on.
+      if (huge != 0) EXPECT_GE(huge, 4u) << size;
+      give(bin, objects);
+      // What lies outside of the objects goes with the huge page.
+      EXPECT_LE(delta.dirty(), delta.resident());
+      EXPECT_GE(delta.dirty() + static_cast<int64_t>(huge * 16 * kPageBytesLeast), delta.resident());
+      purge_bins(PurgeWhich::kAll, kNoLimit);
+      EXPECT_EQ(delta.resident(), 0) << size;
+    }
+  });
+}
+
+TEST(Residency, TheEndsOfAHugePageGoWithTheFirstPart) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    const std::vector<void*> objects = take_chunks(bin, 5);  // the last one has huge pages
+    Descriptor& last = *place_of(objects.back()).descriptor;
+    if (!is_huge(last)) return;  // the kernel has none
+    memset(last.chunk(), 0, kPageBytesLeast);
+    memset(last.chunk() + kChunkBytes - 8, 0, 8);
+    // All but one object in the middle.
+    std::vector<void*> given(objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end());
+    std::sort(given.begin(), given.end());
+    given.erase(given.begin() + static_cast<ptrdiff_t>(given.size() / 2));
+    give(bin, given);
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 1u);
+    EXPECT_TRUE(check_bin(bin));
+  });
+}
+
+TEST(Residency, AHugePageGoesAsAWhole) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    const std::vector<void*> objects = take_chunks(bin, 5);  // the last one has huge pages
+    const Descriptor& last = *place_of(objects.back()).descriptor;
+    if (!is_huge(last)) return;  // the kernel has none
+    const PageDelta delta;
+    const std::vector<void*> given(objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end());
+    give(bin, given);
+    EXPECT_EQ(purge_bins(PurgeWhich::kAll, kNoLimit), kChunkBytes);
+    EXPECT_EQ(delta.calls(), 1u);
+    EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 0u);
+  });
+}
+
+TEST(Residency, AHugePageThatComesBackCountsAsAWhole) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    const std::vector<void*> objects = take_chunks(bin, 5);  // the last one has huge pages
+    Descriptor& last = *place_of(objects.back()).descriptor;
+    if (!is_huge(last)) return;  // the kernel has none
+    const PageDelta delta;
+    give(bin, {objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end()});
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(marked_pages(last), 0u);
+    void* object = nullptr;
+    ASSERT_EQ(take_objects(bin, &object, 1), 1u);
+    EXPECT_EQ(chunk_start(object), last.chunk());
+    EXPECT_EQ(marked_pages(last), ChunkPages(last).count());
+    EXPECT_EQ(delta.resident(), 0);
+    const auto page = static_cast<int64_t>(os::page_bytes());
+    EXPECT_EQ(delta.dirty(), ChunkPages(last).in_use().count() * page - page);
+    EXPECT_TRUE(check_bin(bin));
+    // What is not used of it goes.
+    purge_bins(PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(marked_pages(last), 1u);
+    EXPECT_EQ(delta.dirty(), 0);
+  });
+}
+
+TEST(Residency, NothingComesBeforeItIsNeededWhereMemoryIsTight) {
+  EXPECT_IN_FRESH_HEAP([] {
+    memory_room.tight.set(true);
+    const BinId bin = bin_of(64);
+    const PageDelta delta;
+    for (unsigned chunk = 0; chunk < 6; ++chunk) {
+      const auto objects = take_chunk(bin, [](Descriptor& d, size_t) { EXPECT_FALSE(is_huge(d)); });
+      EXPECT_EQ(delta.dirty(), 0);
+    }
+    memory_room.tight.set(false);
+  });
+}
+
+TEST(Residency, WithoutRoomOnlyWhatIsThereIsHandedOut) {
+  EXPECT_IN_FRESH_HEAP([] {
+    for (const size_t size : {64, 3000, 5000, 32000}) {
+      const BinId bin = bin_of(size);
+      std::vector<void*> objects(2 * kFolioObjects);
+      const auto most = static_cast<unsigned>(objects.size());
+      for (unsigned taken = 0; taken < most;) taken += take_objects(bin, objects.data() + taken, most - taken);
+      memory_room.most_small.set(held_bytes());
+      for (void*& object : objects) {
+        give(bin, {object});
+        ASSERT_EQ(take_objects(bin, &object, 1), 1u) << size;
+      }
+      // The rest of what is there, and then no more.
+      void* object = nullptr;
+      unsigned more = 0;
+      while (more < 1000 && take_objects(bin, &object, 1) == 1) ++more;
+      EXPECT_LT(more, 300u) << size;
+      EXPECT_EQ(take_objects(bin, &object, 1), 0u);
+      EXPECT_LE(held_bytes(), memory_room.most_small.get() + 4096) << size;
+      memory_room.most_small.set(MemoryRoom::kUnlimited);
+      EXPECT_EQ(take_objects(bin, &object, 1), 1u);
+      EXPECT_TRUE(check_bin(bin));
+    }
+  });
+}
+
+TEST(Residency, NoHugePagesWhereTheyAreSwitchedOff) {
+  EXPECT_IN_FRESH_HEAP([] {
+    options.huge_pages = kHugePagesNever;
+    const BinId bin = bin_of(64);
+    for (unsigned chunk = 0; chunk < 6; ++chunk) {
+      const auto objects = take_chunk(bin, [](Descriptor& d, size_t) { EXPECT_FALSE(is_huge(d)); });
+      EXPECT_LE(resident_pages(chunk_start(objects.back()), kChunkBytes), kChunkBytes / os::page_bytes());
+    }
+  });
+}
+
+}  // namespace

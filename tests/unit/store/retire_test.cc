@@ -1,0 +1,239 @@
+#include "store/retire.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "os/os.h"
+#include "space/large.h"
+#include "space/metadata.h"
+#include "space/region.h"
+#include "store/bin.h"
+#include "store/check.h"
+#include "store/occupancy.h"
+#include "store/purge.h"
+#include "store/residency.h"
+#include "unit/child.h"
+#include "unit/core/heap.h"
+#include "unit/store/take_give.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+std::vector<void*> take(BinId bin, size_t n) {
+  const std::vector<void*> objects = take_many(bin, n);
+  for (void* object : objects) *static_cast<char*>(object) = 1;
+  return objects;
+}
+
+void give(BinId bin, const std::vector<void*>& objects) { give_many(bin, objects); }
+
+unsigned chunks_of(BinId bin) {
+  unsigned n = 0;
+  visit_chunks(bin, [&](Descriptor&) {
+    ++n;
+    return true;
+  });
+  return n;
+}
+
+#define EXPECT_IN_CHILD(...)                                            \
+  EXPECT_EQ(in_child([&] {                                              \
+              __VA_ARGS__();                                            \
+              return ::testing::Test::HasFailure() ? kFailed : kPassed; \
+            }),                                                         \
+            kPassed)
+
+TEST(Retire, EveryChunkOfWhichNothingIsTaken) {
+  for (const BinId bin : all_bins()) {
+    EXPECT_IN_CHILD([&] {
+      const PageDelta delta;
+      const auto objects = take(bin, 5 * info_of(bin).objects);
+      ASSERT_EQ(objects.size(), size_t{5} * info_of(bin).objects);
+      EXPECT_EQ(retire_free_chunks(), 0u) << "nothing is free";
+      const size_t reserved = region_chunks();
+      // One object of the third chunk stays.
+      std::vector<void*> given = objects;
+      void* const kept = given[info_of(bin).objects * 5 / 2];
+      memset(kept, 77, info_of(bin).size);
+      given.erase(given.begin() + info_of(bin).objects * 5 / 2);
+      give(bin, given);
+      EXPECT_EQ(retire_free_chunks(), 4u);
+      EXPECT_EQ(chunks_of(bin), 1u);
+      EXPECT_EQ(region_chunks(), reserved - 4);
+      for (void* object : given) {
+        if (chunk_start(object) != chunk_start(kept)) ASSERT_EQ(place_of(object).descriptor, nullptr);
+      }
+      EXPECT_TRUE(check_bin(bin));
+      for (size_t i = 0; i < info_of(bin).size; ++i) ASSERT_EQ(static_cast<char*>(kept)[i], 77);
+      // The bin goes on, and other bins may have what it left.
+      const BinId other = bin_of(info_of(bin).size == 3008 ? 100 : 3000);
+      const auto others = take(other, 3 * info_of(other).objects);
+      const auto more = take(bin, 4 * info_of(bin).objects);
+      EXPECT_EQ(more.size(), size_t{4} * info_of(bin).objects);
+      EXPECT_TRUE(check_bin(bin));
+      EXPECT_TRUE(check_bin(other));
+      give(bin, more);
+      give(other, others);
+      give(bin, {kept});
+      retire_free_chunks();
+      EXPECT_EQ(delta.resident(), 0);
+      EXPECT_EQ(delta.dirty(), 0);
+    });
+  }
+}
+
+TEST(Retire, NewChunksReadAsZero) {
+  EXPECT_IN_CHILD([] {
+    const BinId bin = bin_of(100);
+    for (unsigned turn = 0; turn < 3; ++turn) {
+      const auto objects = take(bin, 3 * info_of(bin).objects);
+      for (void* object : objects) memset(object, 1, 100);
+      give(bin, objects);
+      EXPECT_EQ(retire_free_chunks(), 3u);
+      const BinId other = bin_of(16 * kKiB);
+      void* object = nullptr;
+      bool zero = false;
+      ASSERT_EQ(take_objects(other, &object, 1, &zero), 1u);
+      EXPECT_TRUE(zero);
+      EXPECT_TRUE(all_zero(object, 16 * kKiB));
+      give(other, {object});
+      EXPECT_EQ(retire_free_chunks(), 1u);
+    }
+  });
+}
+
+// Takers, givers and purges of the bin meet chunks that go and come back, often at the same address.
+TEST(Retire, BesideThreadsThatTakeAndGive) {
+  if (kThreadSanitizer) GTEST_SKIP() << "it does not see that address space came from the kernel anew";
+  EXPECT_IN_CHILD([] {
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> retired{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        const BinId bin = bin_of(t == 0 ? 1000 : 16000);
+        while (!stop) {
+          auto objects = take(bin, info_of(bin).objects * 3 / 2);
+          for (void* object : objects) memset(object, static_cast<int>(t + 1), info_of(bin).size);
+          for (void* object : objects) {
+            const auto* bytes = static_cast<const unsigned char*>(object);
+            if (bytes[0] != t + 1 || bytes[info_of(bin).size - 1] != t + 1) abort();
+          }
+          give(bin, objects);
+        }
+      });
+    }
+    threads.emplace_back([&] {
+      while (!stop) purge_bins(PurgeWhich::kAll, ~size_t{0});
+    });
+    while (retired < rounds(500)) retired += retire_free_chunks();
+    stop = true;
+    for (auto& thread : threads) thread.join();
+    EXPECT_TRUE(check_bin(bin_of(1000)));
+    EXPECT_TRUE(check_bin(bin_of(16000)));
+  });
+}
+
+// Where address space is short, chunks are lent by fields of large objects, and go back there.
+TEST(Retire, AChunkThatAFieldHasLentIsTheFieldsAgain) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  EXPECT_IN_CHILD([] {
+    std::vector<char*> large;
+    while (large_stats().reserved < 2 * kFieldBytesMost) {
+      large.push_back(static_cast<char*>(large_alloc(kLargeMost, 64, false)));
+    }
+    const uint64_t reserved = large_stats().reserved;
+    const BinId bin = bin_of(1000);
+    std::vector<void*> objects(reserved / 1000);  // no more memory is needed
+    large.reserve(reserved / kMiB);
+    ASSERT_TRUE(limit_address_space(0));
+    for (char* object : large) ASSERT_TRUE(large_free(object));
+    size_t n = 0;
+    while (unsigned got = take_objects(bin, &objects[n], kFolioObjects)) {
+      for (const size_t end = n + got; n < end; ++n) memset(objects[n], 1, 1000);
+    }
+    objects.resize(n);
+    const size_t chunks = chunks_of(bin);
+    ASSERT_GT(chunks * kChunkBytes, reserved * 9 / 10);
+    give(bin, objects);
+    EXPECT_EQ(retire_free_chunks(), chunks);
+    EXPECT_TRUE(large_check());
+    for (void* object : objects) {
+      ASSERT_EQ(chunk_code(object), kCodeLarge);
+      ASSERT_FALSE(large_free(object));
+    }
+    // All of it is the fields' again, and zero.
+    large.clear();
+    while (void* object = large_alloc(5 * kMiB, 64, true)) large.push_back(static_cast<char*>(object));
+    EXPECT_GT(large.size() * 5 * kMiB, reserved * 8 / 10);
+    for (char* object : large) ASSERT_TRUE(large_free(object));
+    large.clear();
+    while (void* object = large_alloc(kMiB, 64, true)) large.push_back(static_cast<char*>(object));
+    EXPECT_GT(large.size(), 2 * kFieldBytesMost / (kMiB + kGranuleBytes) * 9 / 10);
+    for (char* object : large) {
+      ASSERT_TRUE(all_zero(object, kMiB));
+      memset(object, 1, kMiB);
+    }
+    for (char* object : large) ASSERT_TRUE(large_free(object));
+    EXPECT_TRUE(large_check());
+    EXPECT_EQ(large_stats().reserved, reserved);
+  });
+}
+
+// A limit on address space, filled with one size: all other sizes have the room afterwards.
+TEST(Retire, AddressSpaceServesOtherSizesThen) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  EXPECT_IN_CHILD([] {
+    const rlimit limit{size_t{1} << 30, size_t{1} << 30};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    std::vector<void*> objects;
+    objects.reserve(size_t{1} << 24);
+    while (void* object = alloc(64)) objects.push_back(object);
+    EXPECT_GT(objects.size() * 64, size_t{256} << 20);
+    for (void* object : objects) free_object(object);
+    const size_t held = objects.size() * 64;
+    for (const size_t size : {size_t{200}, size_t{3000}, size_t{30000}, 100 * kKiB, 5 * kMiB, 20 * kMiB}) {
+      std::vector<void*> others;
+      size_t sum = 0;
+      while (sum < held / 3) {
+        void* const object = alloc(size);
+        if (object == nullptr) break;
+        others.push_back(object);
+        sum += size;
+      }
+      EXPECT_GE(sum, held / 3) << size;  // a huge object takes up to twice its size of it
+      for (void* object : others) free_object(object);
+    }
+  });
+}
+
+// One size and another have all address space by turns: after some, no turn needs more metadata.
+TEST(Retire, DescriptorsServeAgainAtTheirPlaces) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  EXPECT_IN_CHILD([] {
+    std::vector<void*> objects;
+    objects.reserve(size_t{1} << 23);
+    ASSERT_TRUE(limit_address_space(100 * kMiB));
+    std::vector<size_t> metadata;
+    metadata.reserve(20);
+    for (unsigned turn = 0; turn < 20; ++turn) {
+      const size_t size = turn % 2 == 0 ? 16 : 5 * kMiB;
+      while (void* object = alloc(size)) objects.push_back(memset(object, static_cast<int>(turn + 1), size));
+      EXPECT_GT(objects.size() * size, 50 * kMiB) << turn;
+      for (void* object : objects) ASSERT_EQ(static_cast<char*>(object)[size - 1], static_cast<char>(turn + 1));
+      for (void* object : objects) free_object(object);
+      objects.clear();
+      metadata.push_back(metadata_bytes());
+    }
+    EXPECT_EQ(metadata[19], metadata[9]);
+    EXPECT_TRUE(check_bin(bin_of(16)));
+  });
+}
+
+}  // namespace
