@@ -50,7 +50,8 @@ void after_fork_in_child() {
 }  // namespace
 
 bool start_slow() {
-  uint32_t now = seam_mode.load(order::acquire);  // [start] acquire: sees the options, as in start()
+  // [start] acquire: sees the options, as in start(). unseen: as below
+  uint32_t now = seam_mode.load(order::acquire);
   if (now >= kOpen) return now == kClosed;
   // The dynamic linker allocates before the environment is known; those calls run on the defaults.
   if (!os::environment_ready()) return false;

@@ -37,10 +37,12 @@ constinit Atomic<bool> changing{false};
 
 bool begin_change() {
   const uint32_t now = seam_mode.load(order::relaxed);  // relaxed: once started it stays so
-  // [seam] acquire: sees the front that the change before has written; pairs with end_change.
+  // [seam] acquire: sees the front that the change before has written; pairs with end_change. unseen: the explorer
+  // has no scenario of the seam, whose words order nothing else
   return (now == kOpen || now == kClosed) && !changing.exchange(true, order::acquire);
 }
-void end_change() { changing.store(false, order::release); }  // [seam] release: pairs with begin_change
+// [seam] release: pairs with begin_change. unseen: as there
+void end_change() { changing.store(false, order::release); }
 
 // The thread's own: how many bytes it may still allocate before an object is chosen.
 struct Countdown {
@@ -91,7 +93,8 @@ bool seam_close(uint64_t interval) {
   if (!begin_change()) return false;
   seam_setting.interval.set(interval);  // who meets the one before goes on by that
   seam_setting.number.add(1);
-  seam_mode.store(kClosed, order::release);  // [start] release: what the options say, again
+  // [start] release: what the options say, again. unseen: as in begin_change
+  seam_mode.store(kClosed, order::release);
   fill_front(true);
   end_change();
   return true;
@@ -100,7 +103,8 @@ bool seam_close(uint64_t interval) {
 bool seam_open() {
   if (!begin_change()) return false;
   fill_front(false);
-  seam_mode.store(kOpen, order::release);  // [start] release: as in seam_close
+  // [start] release: as in seam_close. unseen: as there
+  seam_mode.store(kOpen, order::release);
   end_change();
   return true;
 }

@@ -23,7 +23,9 @@ class Hint {
   FOLIO_INLINE T swap(T value) { return word_.exchange(value, order::relaxed); }  // relaxed: what this type is
   // Who replaces a value does what goes with it, once. On failure `expected` is what was found.
   FOLIO_INLINE bool replace(T& expected, T value) {
-    return word_.compare_exchange(expected, value, order::relaxed);  // relaxed: what this type is
+    // relaxed: what this type is. unseen: two ticks at once do no harm; two steps of a claim that is lost make the pool
+    // 64 KiB larger
+    return word_.compare_exchange(expected, value, order::relaxed);
   }
   FOLIO_INLINE void set_bits(T bits) { word_.fetch_or(bits, order::relaxed); }  // relaxed: what this type is
 
@@ -35,9 +37,9 @@ template <class T>
 class Counter : public Hint<T> {
  public:
   using Hint<T>::Hint;
-  // Both return what it was.
-  FOLIO_INLINE T add(T more) { return this->word_.fetch_add(more, order::relaxed); }  // relaxed: what this type is
-  FOLIO_INLINE T sub(T less) { return this->word_.fetch_sub(less, order::relaxed); }  // relaxed: what this type is
+  // Both return what it was, as Atomic does: the explorer learns from it whether anybody looks.
+  FOLIO_INLINE auto add(T more) { return this->word_.fetch_add(more, order::relaxed); }  // relaxed: what this type is
+  FOLIO_INLINE auto sub(T less) { return this->word_.fetch_sub(less, order::relaxed); }  // relaxed: what this type is
 };
 
 }  // namespace folio
