@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from folio.cli import app
-
 from folio import __version__
+from folio.cli import app
 
 FOLDER = Path(__file__).resolve().parent / "man"
 

@@ -25,8 +25,8 @@ const Layout folio_layout = {
     .magic = {'F', 'o', 'l', 'i', 'o', 'L', 'a', 'y'},
     .version = kLayoutVersion,
     .bytes = sizeof(Layout),
-#define FOLIO_LAYOUT_NUMBER(name, value) .name = value,
-#define FOLIO_LAYOUT_ADDRESS(name, value) .name = value,
+#define FOLIO_LAYOUT_NUMBER(name, value) .name = (value),
+#define FOLIO_LAYOUT_ADDRESS(name, value) .name = (value),
 #include "diag/layout.def"
 #undef FOLIO_LAYOUT_NUMBER
 #undef FOLIO_LAYOUT_ADDRESS

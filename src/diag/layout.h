@@ -22,13 +22,13 @@ struct Layout {
 
 // No padding: readers take the rows one behind the other.
 constexpr uint32_t layout_row_bytes() {
-#define FOLIO_LAYOUT_NUMBER(name, value) +4
-#define FOLIO_LAYOUT_ADDRESS(name, value) +8
-  return 16
+  uint32_t bytes = 16;
+#define FOLIO_LAYOUT_NUMBER(name, value) bytes += 4;
+#define FOLIO_LAYOUT_ADDRESS(name, value) bytes += 8;
 #include "diag/layout.def"
-      ;
 #undef FOLIO_LAYOUT_NUMBER
 #undef FOLIO_LAYOUT_ADDRESS
+  return bytes;
 }
 static_assert(sizeof(Layout) == layout_row_bytes());
 

@@ -16,21 +16,21 @@ template <class T>
 class Hint {
  public:
   constexpr Hint() = default;
-  explicit constexpr Hint(T value) : word_(value) {}
+  explicit constexpr Hint(T value) : word(value) {}
 
-  FOLIO_INLINE T get() const { return word_.load(order::relaxed); }               // relaxed: what this type is
-  FOLIO_INLINE void set(T value) { word_.store(value, order::relaxed); }          // relaxed: what this type is
-  FOLIO_INLINE T swap(T value) { return word_.exchange(value, order::relaxed); }  // relaxed: what this type is
+  FOLIO_INLINE T get() const { return word.load(order::relaxed); }               // relaxed: what this type is
+  FOLIO_INLINE void set(T value) { word.store(value, order::relaxed); }          // relaxed: what this type is
+  FOLIO_INLINE T swap(T value) { return word.exchange(value, order::relaxed); }  // relaxed: what this type is
   // Who replaces a value does what goes with it, once. On failure `expected` is what was found.
   FOLIO_INLINE bool replace(T& expected, T value) {
     // relaxed: what this type is. unseen: two ticks at once do no harm; two steps of a claim that is lost make the pool
     // 64 KiB larger
-    return word_.compare_exchange(expected, value, order::relaxed);
+    return word.compare_exchange(expected, value, order::relaxed);
   }
-  FOLIO_INLINE void set_bits(T bits) { word_.fetch_or(bits, order::relaxed); }  // relaxed: what this type is
+  FOLIO_INLINE void set_bits(T bits) { word.fetch_or(bits, order::relaxed); }  // relaxed: what this type is
 
  protected:
-  Atomic<T> word_;
+  Atomic<T> word;
 };
 
 template <class T>
@@ -38,8 +38,8 @@ class Counter : public Hint<T> {
  public:
   using Hint<T>::Hint;
   // Both return what it was, as Atomic does: the explorer learns from it whether anybody looks.
-  FOLIO_INLINE auto add(T more) { return this->word_.fetch_add(more, order::relaxed); }  // relaxed: what this type is
-  FOLIO_INLINE auto sub(T less) { return this->word_.fetch_sub(less, order::relaxed); }  // relaxed: what this type is
+  FOLIO_INLINE auto add(T more) { return this->word.fetch_add(more, order::relaxed); }  // relaxed: what this type is
+  FOLIO_INLINE auto sub(T less) { return this->word.fetch_sub(less, order::relaxed); }  // relaxed: what this type is
 };
 
 }  // namespace folio

@@ -7,11 +7,10 @@ import subprocess
 
 import pytest
 from conftest import LIBRARY, folio
+from folio import rounds
 from folio.compare import MEASURES, Comparison, differences, in_short, take_report, verdict
 from folio.errors import FolioError
 from folio.launching import LAUNCH_PY, Allocator, Run, find_launcher, launch
-
-from folio import rounds
 
 GLIBC = Allocator("glibc", None)
 WORK = ["/usr/bin/python3", "-c", "x = [bytes(n % 3000) for n in range(3000)]; print(len(x))"]

@@ -11,13 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import HEAP, LIBRARY, ROOT, STATIC, eventually, exact, heap, kill, line_of, running, stop
+from folio import layout, pages
 from folio.errors import FolioError, NotPermitted, ProcessGone
 from folio.heap import Bin, BinInfo
 from folio.parts import explain
 from folio.process import PAGE, Process
 from folio.reader import Reader, add_resident, moved_bytes
-
-from folio import layout, pages
 
 
 def live_objects(view):

@@ -34,7 +34,6 @@ import records
 import report
 import run
 import schedule
-
 from folio import proof
 from folio import rounds as st
 
