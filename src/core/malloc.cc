@@ -52,6 +52,16 @@ bool give_back_chunks(size_t size) {
   return retire_free_chunks() != 0;
 }
 
+void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
+  if (zeroed) {
+    const size_t used = size < block->touched_bytes ? size : block->touched_bytes;
+    // Of an array of which most is untouched anyway the rest goes too: it may be as sparse (100 MiB of which one byte
+    // in each MiB is written, by turns: 2048 page faults in place of 8).
+    if (used > size / 2 || !purge_pages(block->base, used)) zero_pages(block->base, used);
+  }
+  return block->base;
+}
+
 void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (size > PTRDIFF_MAX) return out_of_memory();
   HugeBlock* block = huge_alloc(size, alignment);
@@ -63,14 +73,9 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
     void* const object = may_fit ? large_alloc(size, alignment, zeroed, false) : nullptr;
     return object == nullptr ? out_of_memory() : object;
   }
-  if (zeroed) {
-    const size_t used = size < block->touched_bytes ? size : block->touched_bytes;
-    // Of an array of which most is untouched anyway the rest goes too: it may be as sparse (100 MiB of which one byte
-    // in each MiB is written, by turns: 2048 page faults in place of 8).
-    if (used > size / 2 || !purge_pages(block->base, used)) zero_pages(block->base, used);
-  }
+  void* const object = start_of_huge(block, size, zeroed);
   clock_after_large_call();
-  return block->base;
+  return object;
 }
 
 // More than a bin serves, in size or alignment.
@@ -94,8 +99,16 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
 // A call is seen: the object, if it is one of the chosen. Null: the call goes on as any.
 void* choose(size_t size, size_t alignment, bool zeroed) {
   if (!seam_see(size)) return nullptr;
-  void* const object = allocate_beyond_bins(size, alignment, zeroed);
-  if (object != nullptr) seam_chose(object, size);
+  // Where there is no memory for it, the call that goes on makes room, or says so, once.
+  void* object = nullptr;
+  if (size <= kLargeMost && alignment <= kChunkBytes) {
+    object = large_alloc(size, alignment, zeroed);
+  } else if (HugeBlock* const block = huge_alloc(size, alignment)) {
+    object = start_of_huge(block, size, zeroed);
+  }
+  if (object == nullptr) return nullptr;
+  seam_chose(object, size);
+  clock_after_large_call();
   return object;
 }
 

@@ -25,11 +25,11 @@ constexpr Front true_front() {
 void fill_front(bool close) {
   for (size_t i = 0; i <= kSmallTableMost; ++i) {
     const uint16_t top = close ? uint16_t{0} : kSizes.small_top[i];
-    reinterpret_cast<Atomic<uint16_t>&>(front.small_top[i]).store(top, order::relaxed);  // relaxed: see seam.h
+    reinterpret_cast<Hint<uint16_t>&>(front.small_top[i]).set(top);
   }
   for (size_t i = 0; i <= kMediumMost / 64; ++i) {
     const uint8_t bin = close ? uint8_t{0} : kSizes.medium_bin[i];
-    reinterpret_cast<Atomic<uint8_t>&>(front.medium_bin[i]).store(bin, order::relaxed);  // relaxed: see seam.h
+    reinterpret_cast<Hint<uint8_t>&>(front.medium_bin[i]).set(bin);
   }
 }
 
@@ -115,7 +115,7 @@ bool seam_see(size_t size) {
   counts.calls[bin].add(1);
   counts.bytes.add(size);
   const uint64_t interval = seam_setting.interval.get();
-  if (interval == 0) return false;
+  if (interval == 0 || size > PTRDIFF_MAX) return false;
   const uint32_t change = seam_setting.number.get();
   if (countdown.change != change) draw(interval, change);
   countdown.bytes -= static_cast<int64_t>(size);

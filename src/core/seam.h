@@ -17,7 +17,7 @@
 // Which objects: one in so many bytes, at random (a Poisson process: an object of s bytes with probability
 // 1 - exp(-s / interval), whatever was allocated before).
 //
-// Rejected: the first slow call of any thread makes the change that a tool has asked for. Four threads that replaced
+// Rejected: the first slow call of any thread makes the change that a tool has asked for. Two threads that replaced
 // objects at random made none within a minute.
 #pragma once
 
@@ -45,12 +45,10 @@ static_assert(offsetof(sizes::Tables, medium_bin) - offsetof(sizes::Tables, smal
 
 // What is stale by a moment is the true bin or bin 0, and both serve the call.
 FOLIO_INLINE unsigned front_small_top(size_t size) {
-  // relaxed: see above
-  return reinterpret_cast<Atomic<uint16_t>&>(front.small_top[size]).load(order::relaxed);
+  return reinterpret_cast<Hint<uint16_t>&>(front.small_top[size]).get();
 }
 FOLIO_INLINE unsigned front_medium_bin(size_t size) {
-  // relaxed: see above
-  return reinterpret_cast<Atomic<uint8_t>&>(front.medium_bin[(size + 63) / 64]).load(order::relaxed);
+  return reinterpret_cast<Hint<uint8_t>&>(front.medium_bin[(size + 63) / 64]).get();
 }
 
 // What the closed seam does. A tool writes it before it closes the seam.

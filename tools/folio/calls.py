@@ -12,6 +12,7 @@ import numpy as np
 
 from folio import output
 from folio.errors import FolioError
+from folio.layout import MAGIC
 from folio.reader import Reader
 
 
@@ -21,12 +22,18 @@ class Seam:
     def __init__(self, reader: Reader) -> None:
         self.process, self.layout = reader.process, reader.layout
 
+    def check_image(self) -> None:
+        """Nothing is written into another program that has taken the process over (exec)."""
+        if self.process.read(self.layout.address, len(MAGIC)) != MAGIC:
+            raise FolioError(f"process {self.process.pid} runs another program now")
+
     def mode(self) -> int:
         return int.from_bytes(self.process.read(self.layout.seam_mode, 4), "little")
 
     def close(self, interval: int) -> None:
         """From now on every malloc is counted; one object in so many bytes is chosen, or none where it is 0."""
         layout, process = self.layout, self.process
+        self.check_image()
         if self.mode() not in (layout.mode_open, layout.mode_closed):
             raise FolioError(f"process {process.pid} has not begun to use Folio: ask again when it has")
         at = layout.seam_setting + layout.seam_number_offset
@@ -37,8 +44,11 @@ class Seam:
         process.write(layout.front, bytes(layout.front_bytes))
 
     def open(self) -> None:
-        """As it was."""
+        """As it was; nothing where it is not closed."""
         layout, process = self.layout, self.process
+        self.check_image()
+        if self.mode() != layout.mode_closed:
+            return
         process.write(layout.front, process.read(layout.true_front, layout.front_bytes))
         process.write(layout.seam_mode, layout.mode_open.to_bytes(4, "little"))
 

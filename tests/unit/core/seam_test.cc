@@ -9,6 +9,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "core/realloc.h"
 #include "unit/child.h"
@@ -301,6 +302,23 @@ TEST_F(Seam, WhatCannotBeHadLeavesAllAsItWas) {
   void* const object = alloc(100);
   EXPECT_NE(object, nullptr);
   free_object(object);
+}
+
+// Chosen or not, a request that gets no memory is one.
+TEST_F(Seam, WhatIsRefusedIsRefusedOnce) {
+  EXPECT_EQ(in_child([] {
+              ladder_set(0, static_cast<int64_t>(64 * kMiB));
+              if (!seam_close(1)) return kFailed;
+              for (const size_t size : {8 * kMiB, 200 * kMiB}) {
+                std::vector<void*> objects;
+                const uint64_t before = limit_state.refused.get();
+                while (void* const object = alloc(size)) objects.push_back(object);
+                if (limit_state.refused.get() != before + 1) return kFailed;
+                for (void* const object : objects) free_object(object);
+              }
+              return kPassed;
+            }),
+            kPassed);
 }
 
 }  // namespace
