@@ -71,9 +71,12 @@ struct LargeList {
     return object[place];
   }
   void* remove_oldest() { return remove(first_of(used)); }
-  // The newest that has as many granules, or few more; null if there is none.
+  // The newest that has as many granules, or up to a quarter more; null if there is none. (With up to an eighth more,
+  // of the mallocs of threads that replace 300 objects of up to 200 KB each 10.9 % go to the field in place of 8.0, and
+  // they take 1.1 times as long. Where all pages of objects of 33 to 256 KB are touched, the quarter costs 0.4 to 2.6 %
+  // of memory.)
   void* find(unsigned n) {
-    for (unsigned has = n; has <= kGranulesMost && has - n <= n / 8; ++has) {
+    for (unsigned has = n; has <= kGranulesMost && has - n <= n / 4; ++has) {
       if (of[has] == 0) continue;
       const unsigned place = last_of(of[has]);
       if ((place + 1) % kMost == hand) hand = static_cast<uint16_t>(place);
@@ -120,7 +123,7 @@ Pushed cpu_cache_push_one(BinId bin, void* object);
 // left out.
 bool cpu_caches_hold(BinId bin, const void* object);
 
-// A parked large object of at least `granules` granules and at most an eighth more. Null if the cache has none, or is
+// A parked large object of at least `granules` granules and at most a quarter more. Null if the cache has none, or is
 // busy.
 void* cpu_cache_get_large(unsigned granules);
 // Keeps a parked large object. False if it went back to its field, or others did to make room.

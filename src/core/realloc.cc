@@ -9,9 +9,12 @@
 #include "core/clock.h"
 #include "core/free.h"
 #include "core/ladder.h"
+#include "core/lifecycle.h"
 #include "core/malloc.h"
+#include "core/seam.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "space/room.h"
 
 namespace folio {
 
@@ -21,9 +24,25 @@ bool is_huge(unsigned code) { return code == kCodeHugeStart; }
 
 bool is_large(size_t size) { return size > kMediumMost && size <= kLargeMost; }
 
+// A large object that grew by less than an eighth is likely to grow on, in steps. So where it had to move it gets a
+// quarter more, if that is free behind it. (Eight buffers that grow in turns to 4 MB by steps of 4 KiB: without it 1.2
+// GB are copied in place of 0.6. Asked for with the move, the room cost 4 % of memory, and gained 4 % of time.)
+constexpr size_t kStepShare = 8, kRoomShare = 4;
+
+void give_room(void* moved, size_t size, size_t before) {
+  const size_t more = size + size / kRoomShare;
+  const bool in_steps = size > before && size - before < before / kStepShare;
+  if (in_steps && is_large(size) && is_large(more) && !room_is_tight()) large_resize(moved, more);
+}
+
 bool resize_in_place(void* object, const Extent& extent, size_t size) {
   if (is_huge(extent.code)) return size > kLargeMost && huge_resize(huge_at(object), size);
-  if (extent.code == kCodeLarge && is_large(size)) return large_resize(object, size);
+  if (extent.code == kCodeLarge && is_large(size)) {
+    // It keeps as much as it may have been given.
+    const size_t usable = extent.usable_bytes, rest = usable / kRoomShare + kGranuleBytes;
+    return (size <= usable && usable - size <= rest) || large_resize(object, size);
+  }
+  if (extent.code == kCodeGuarded) return size == extent.usable_bytes;  // its end is what is guarded
   // A shrunk object stays while it fills half of its slot; below that another bin saves memory.
   return size <= extent.usable_bytes && (size >= extent.usable_bytes / 2 || extent.usable_bytes <= 64);
 }
@@ -34,8 +53,10 @@ bool expand(void* object, size_t size, const char* function) {
   Extent extent;
   if (object == nullptr || !find_extent(object, function, &extent)) return false;
   if (size <= extent.usable_bytes) return true;
-  if (extent.code == kCodeLarge) return is_large(size) && large_resize(object, size);
-  return is_huge(extent.code) && huge_resize(huge_at(object), size);
+  const bool large = extent.code == kCodeLarge && is_large(size) && large_resize(object, size);
+  const bool huge = is_huge(extent.code) && huge_resize(huge_at(object), size);
+  if (large || huge) seam_resized(object, size, start());
+  return large || huge;
 }
 
 void* reallocate(void* object, size_t alignment, size_t size, const char* function) {
@@ -52,16 +73,19 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
   }
   const bool aligned = reinterpret_cast<uintptr_t>(object) % alignment == 0;
   if (aligned && resize_in_place(object, extent, size)) {
+    if (extent.code >= kBins) seam_resized(object, size, start());
     ladder_after_call();
     return object;
   }
   if (is_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
+    seam_leaves(object);
     HugeBlock* block = huge_move(huge_at(object), size);
     if (block == nullptr && ladder_make_room_for_large(size - extent.usable_bytes, "realloc")) {
       block = huge_move(huge_at(object), size);
     }
     ladder_after_call();
     if (block != nullptr) {
+      seam_resized(block->base, size, start());
       clock_after_huge_free(0);
       return block->base;
     }
@@ -71,6 +95,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     // A smaller size always fits where the object is.
     return aligned && size <= extent.usable_bytes ? object : nullptr;
   }
+  give_room(moved, size, extent.usable_bytes);
   __builtin_memcpy(moved, object, size < extent.usable_bytes ? size : extent.usable_bytes);
   release(object, function);
   return moved;

@@ -74,7 +74,8 @@ size_t dirty_over_bound() {
   const int64_t recent = raise(most_live, live);
   const int64_t wanted_again = raise(regrown, live - purged_to.get());
   const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, recent - live, kTolerated);
-  const int64_t large = least_of(page_counts.dirty_large.get(), most_of(recent - live, 2 * live), kTolerated);
+  const int64_t back = least_of(recent, recent + recent / 4 - live, kTolerated);  // may come back
+  const int64_t large = least_of(page_counts.dirty_large.get(), most_of(back, 2 * live), kTolerated);
   const int64_t bound = most_of(most_of(large, 0) + most_of(floor, live / 4), floor + again);
   const int64_t excess = dirty - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;

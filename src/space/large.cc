@@ -126,9 +126,14 @@ unsigned large_park(void* object, bool* seen) {
                                                                                                  : 0;
 }
 
-void large_mark_seen(void* object) {
+bool large_mark_seen(void* object, bool seen) {
   auto* f = static_cast<Field*>(descriptor_at(object));
-  f->entry(granule_of(*f, object)).fetch_or(kEntrySeen, order::relaxed);  // relaxed: the caller owns a live object
+  Atomic<uint32_t>& entry = f->entry(granule_of(*f, object));
+  // Relaxed: the caller owns a live object. Nearly none has it, and each realloc in place asks: that is to be a load.
+  const bool was = (entry.load(order::relaxed) & kEntrySeen) != 0;
+  if (seen) entry.fetch_or(kEntrySeen, order::relaxed);
+  if (!seen && was) entry.fetch_and(~kEntrySeen, order::relaxed);
+  return was;
 }
 
 unsigned large_granules(size_t size) { return granules_for(size + kLineOffsetMost); }

@@ -60,8 +60,8 @@ LargePlace large_place(const void* address);
 // Frees a live object but for its granules, which the caller owns now, for large_unpark or large_give. Returns how many
 // they are; 0 if no live object starts there. *seen: it was marked so.
 unsigned large_park(void* object, bool* seen = nullptr);
-// Marks a live object, until it is freed.
-void large_mark_seen(void* object);
+// Marks a live object, until it is freed, or takes the mark away. Returns whether it had it.
+bool large_mark_seen(void* object, bool seen);
 // How many granules an object of `size` bytes without alignment takes. A parked one that has as many can be it.
 unsigned large_granules(size_t size);
 void large_unpark(void* parked, size_t size, bool zeroed);

@@ -32,6 +32,7 @@ inline bool has_room_for_large(size_t bytes) {
   const int64_t most = memory_room.most_large.get();
   return most == MemoryRoom::kUnlimited || has_room_slow(bytes, most);
 }
+inline bool room_is_limited() { return memory_room.most_small.get() != MemoryRoom::kUnlimited; }
 inline bool room_is_tight() { return memory_room.tight.get(); }
 
 }  // namespace folio

@@ -89,8 +89,8 @@ TEST_F(CpuCacheTest, ALargeObjectComesBackToWhoWantsAboutAsMuch) {
   EXPECT_TRUE(cpu_cache_put_large(object, 15));
   EXPECT_EQ(parked_bytes(), 15 * kGranule);
   EXPECT_EQ(cpu_cache_get_large(16), nullptr) << "too small";
-  EXPECT_EQ(cpu_cache_get_large(13), nullptr) << "too large";
-  EXPECT_EQ(cpu_cache_get_large(14), object);
+  EXPECT_EQ(cpu_cache_get_large(11), nullptr) << "too large";
+  EXPECT_EQ(cpu_cache_get_large(12), object);
   EXPECT_EQ(cpu_cache_get_large(15), nullptr) << "it is gone";
   EXPECT_EQ(mine().large.bytes, 0u);
   large_give(object);

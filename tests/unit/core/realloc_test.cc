@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include "space/huge.h"
+#include "space/room.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 #include "unit/stderr_capture.h"
@@ -111,6 +112,45 @@ TEST_F(Realloc, LargeObjectsShrinkInPlaceAndGrowIntoFreeNeighbours) {
   EXPECT_TRUE(filled(medium, 5000, 1));
   free_object(medium);
   for (char* other : others) free_object(other);
+}
+
+// Of buffers that grow in turns by steps: how many bytes are copied for each that they have at last.
+double copied_by_growth(size_t most) {
+  constexpr size_t kBuffers = 32, kStep = 4 * kKiB;
+  std::vector<void*> buffers(kBuffers, nullptr);
+  size_t copied = 0;
+  for (size_t size = kStep; size <= most; size += kStep) {
+    for (void*& buffer : buffers) {
+      void* const before = buffer;
+      if (before != nullptr) memset(static_cast<char*>(before) + size - 2 * kStep, 1, 1);
+      buffer = resize(before, size);
+      if (before != nullptr && buffer != before) copied += size - kStep;
+    }
+  }
+  for (void* buffer : buffers) {
+    for (size_t at = 0; at + kStep < most; at += kStep) EXPECT_EQ(static_cast<char*>(buffer)[at], 1) << at;
+    free_object(buffer);
+  }
+  return static_cast<double>(copied) / static_cast<double>(kBuffers * most);
+}
+
+TEST_F(Realloc, LargeObjectsThatGrowInStepsHaveRoomAfterAMove) {
+  const double with_room = copied_by_growth(kMiB);
+  memory_room.tight.set(true);
+  const double without = copied_by_growth(kMiB);
+  memory_room.tight.set(false);
+  EXPECT_LT(with_room, 6);
+  EXPECT_GT(without, 2 * with_room) << "where memory is short each has what it asks for";
+}
+
+TEST_F(Realloc, LargeObjectsKeepAQuarterAndGiveBackMore) {
+  void* const object = alloc(4 * kMiB);
+  const size_t room = usable(object);
+  EXPECT_EQ(resize(object, room - room / 4), object);
+  EXPECT_EQ(usable(object), room);
+  EXPECT_EQ(resize(object, room - room / 4 - 2 * kGranuleBytes), object);
+  EXPECT_LT(usable(object), room - room / 4 + os::page_bytes());
+  free_object(object);
 }
 
 TEST_F(Realloc, TheAlignmentIsKept) {

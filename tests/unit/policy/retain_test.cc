@@ -101,6 +101,29 @@ TEST(Retain, OfLargeObjectsWhatWasLiveSinceTheLastTickIsTolerated) {
   forget_recent_live();
 }
 
+TEST(Retain, OfLargeObjectsAQuarterMoreThanWasLiveIsToleratedWhileSomeStillAre) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  const auto excess_after_40 = [](int64_t live, int64_t dirty) {
+    forget_recent_live();
+    {
+      const Counts most(40 * kSigned, 17 * kSigned, true);
+      EXPECT_EQ(dirty_excess(), 0u);
+    }
+    const Counts left(live * kSigned, dirty * kSigned, true);
+    return dirty_excess() / kMiB;
+  };
+  EXPECT_EQ(excess_after_40(12, 16 + 38), 0u) << "50 with what is live";
+  EXPECT_EQ(excess_after_40(12, 16 + 39), 1u);
+  EXPECT_EQ(excess_after_40(10, 16 + 40), 0u);
+  EXPECT_EQ(excess_after_40(10, 16 + 41), 1u);
+  EXPECT_EQ(excess_after_40(1, 16 + 40), 0u) << "no more than was live";
+  EXPECT_EQ(excess_after_40(1, 16 + 41), 1u);
+  EXPECT_EQ(excess_after_40(20, 16 + 40), 0u) << "twice what is live is more";
+  EXPECT_EQ(excess_after_40(20, 16 + 41), 1u);
+  forget_recent_live();
+}
+
 TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
   const SavedOptions saved;
   options.dirty_floor = 16;
