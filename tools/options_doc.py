@@ -20,7 +20,7 @@ DOCUMENT = Path("docs/options.md")
 BEGIN = "<!-- begin: made by tools/options_doc.py from src/config/options.def -->"
 END = "<!-- end -->"
 
-ROW = re.compile(r"^FOLIO_(ENUM|SIZE|LIMIT)\((.*?)\)\s*$", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^FOLIO_(ENUM|SIZE|LIMIT|PATH)\((.*?)\)\s*$", re.MULTILINE | re.DOTALL)
 ARGUMENT = re.compile(r'((?:"(?:\\.|[^"\\])*"\s*)+|[^,"]+?)\s*(?:,\s*|$)', re.DOTALL)
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 
@@ -52,6 +52,9 @@ def option_of(kind: str, text: str) -> Option:
     if kind == "LIMIT":
         name, help_text = arguments_of(text)
         return Option(name, "0", "bytes, `N%`, `cgroup`", help_text)
+    if kind == "PATH":
+        name, help_text = arguments_of(text)
+        return Option(name, "none", "a path", help_text)
     name, default, least, most, unit, help_text = arguments_of(text)
     return Option(name, f"{default} {unit}", f"{least} to {most}", help_text)
 

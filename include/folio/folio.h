@@ -195,6 +195,19 @@ typedef void folio_write_fn(void *context, const char *text, size_t length);
 FOLIO_API void folio_stats_text(folio_write_fn *write, void *context);
 FOLIO_API void folio_stats_json(folio_write_fn *write, void *context);
 
+/* ---- Heap profile (docs/tool.md) --------------------------------------------------------------------------- */
+
+/* Samples from now on one object in `interval` bytes (1 to 2^40), at random: its size, times, thread and the stack that
+ * allocated it, which `folio profile` shows. A malloc takes some nanoseconds more meanwhile, a sampled one some
+ * microseconds, a page and the space of its stack; the free of another object nothing. Where it runs already the
+ * interval is set anew. False for another interval, or while another thread starts or stops it.
+ * folio_profile_stop: samples that are there stay, until their objects are freed. */
+FOLIO_API bool folio_profile_start(size_t interval);
+FOLIO_API bool folio_profile_stop(void);
+/* Writes the profile as it is, piece by piece, as `folio profile FILE` reads it: 2 MiB and more, binary. `write` may
+ * allocate. Other threads go on; a sample that changes meanwhile is left out by readers. */
+FOLIO_API void folio_profile_write(folio_write_fn *write, void *context);
+
 /* ---- Version and options --------------------------------------------------------------------------------- */
 
 /* "major.minor.patch", static. */
@@ -203,6 +216,11 @@ FOLIO_API const char *folio_version(void);
 /* The value of an option (docs/options.md) as it is in force. True if there is one of that name. Enumerations are
  * numbered from 0 in the order in which the documentation lists them; switches are 0 or 1. */
 FOLIO_API bool folio_option_get(const char *name, int64_t *value);
+
+/* Gives an option another value: errors, decay, dirty_floor, thread_cache, thread_cache_pool or depot, which hold from
+ * the next time on that they are looked at. False, and nothing changed, for another option, name or value. Limits have
+ * folio_set_limit, the profile folio_profile_start. Thread-safe. */
+FOLIO_API bool folio_option_set(const char *name, int64_t value);
 
 #ifdef __cplusplus
 }

@@ -7,16 +7,21 @@ namespace folio {
 
 constinit Options options;
 
+constexpr int64_t kPathLengthMost = 900;
+
 extern constinit const OptionRow option_rows[] = {
-#define FOLIO_ENUM(name, standard, values, help) {#name, &Options::name, values, 0, 0, "", help, false},
+#define FOLIO_ENUM(name, standard, values, help) {#name, &Options::name, values, 0, 0, "", help, OptionKind::kNumber},
 #define FOLIO_SIZE(name, standard, least, most, unit, help) \
-  {#name, &Options::name, nullptr, least, most, unit, help, false},
-#define FOLIO_LIMIT(name, help) \
-  {#name, &Options::name, nullptr, 0, kLimitMost, "bytes (also with K, M, G or T), 1% to 100%, or cgroup", help, true},
+  {#name, &Options::name, nullptr, least, most, unit, help, OptionKind::kNumber},
+#define FOLIO_LIMIT(name, help)                                                                               \
+  {#name, &Options::name,    nullptr, 0, kLimitMost, "bytes (also with K, M, G or T), 1% to 100%, or cgroup", \
+   help,  OptionKind::kLimit},
+#define FOLIO_PATH(name, help) {#name, &Options::name, nullptr, 0, kPathLengthMost, "bytes", help, OptionKind::kPath},
 #include "config/options.def"
 #undef FOLIO_ENUM
 #undef FOLIO_SIZE
 #undef FOLIO_LIMIT
+#undef FOLIO_PATH
 };
 constinit const unsigned option_count = sizeof option_rows / sizeof option_rows[0];
 
@@ -63,9 +68,10 @@ unsigned distance(Piece a, Piece b) {
   return row[b.length];
 }
 
-const OptionRow& nearest(Piece key) {
-  const OptionRow* best = &option_rows[0];
-  unsigned least = ~0u;
+// The row whose name is likely meant, or null: a word that differs in more than a third of its letters is another word.
+const OptionRow* nearest(Piece key) {
+  const OptionRow* best = nullptr;
+  auto least = static_cast<unsigned>((key.length + 1) / 3 + 1);
   for (unsigned i = 0; i < option_count; ++i) {
     const unsigned d = distance(key, {option_rows[i].name, length_of(option_rows[i].name)});
     if (d < least) {
@@ -73,7 +79,7 @@ const OptionRow& nearest(Piece key) {
       best = &option_rows[i];
     }
   }
-  return *best;
+  return best;
 }
 
 // The position of `value` among "a|b|c", or -1.
@@ -138,10 +144,15 @@ void finish(Text& line, Complain* complain) {
 
 void complain_about_value(const OptionRow& row, Piece value, Complain* complain) {
   Text line;
+  constexpr size_t kShownMost = 200;
   line << "folio: FOLIO_OPTIONS: \"";
-  line.put(value.text, value.length) << "\" is no value for \"" << row.name << "\": ";
+  line.put(value.text, value.length < kShownMost ? value.length : kShownMost)
+      << "\" is no value for \"" << row.name << "\": ";
   if (row.values != nullptr) {
     line << row.values;
+  } else if (row.kind == OptionKind::kPath) {
+    line << "a path of 1 to " << static_cast<uint64_t>(kPathLengthMost) << " bytes, without commas";
+    return finish(line, complain);
   } else {
     line << static_cast<uint64_t>(row.least) << " to " << static_cast<uint64_t>(row.most) << " " << row.unit;
   }
@@ -149,28 +160,73 @@ void complain_about_value(const OptionRow& row, Piece value, Complain* complain)
   finish(line, complain);
 }
 
-void parse_one(Piece key, Piece value, bool has_value, Options& into, Complain* complain) {
+void complain_about_key(Piece key, Complain* complain) {
+  Text line;
+  line << "folio: FOLIO_OPTIONS: unknown option \"";
+  line.put(key.text, key.length) << "\"";
+  if (const OptionRow* meant = nearest(key)) line << "; did you mean \"" << meant->name << "\"?";
+  finish(line, complain);
+}
+
+// `written` is the key alone, or with an equals sign, as other programs have it, and perhaps a value.
+void complain_about_no_value(Piece written, const OptionRow& row, Complain* complain) {
+  const size_t name = length_of(row.name);
+  const bool equals = written.length > name;
+  Text line;
+  line << "folio: FOLIO_OPTIONS: \"";
+  line.put(written.text, written.length) << (equals ? "\" has no colon; write " : "\" has no value; write ");
+  line << row.name << ":";
+  if (written.length > name + 1) {
+    line.put(written.text + name + 1, written.length - name - 1);
+  } else {
+    line << "VALUE";
+  }
+  finish(line, complain);
+}
+
+void parse_one(Piece written, Piece value, bool has_value, Options& into, Complain* complain) {
+  Piece key = written;
+  for (size_t i = 0; !has_value && i < written.length && key.length == written.length; ++i) {
+    if (written.text[i] == '=') key.length = i;
+  }
   const OptionRow* row = find_option(key.text, key.length);
-  if (row == nullptr) {
-    Text line;
-    line << "folio: FOLIO_OPTIONS: unknown option \"";
-    line.put(key.text, key.length) << "\"; did you mean \"" << nearest(key).name << "\"?";
-    return finish(line, complain);
-  }
+  if (row == nullptr) return complain_about_key(key, complain);
   into.*row->field = Options{}.*row->field;  // after a mistake the default holds, whatever stood before
-  if (!has_value) {
-    Text line;
-    line << "folio: FOLIO_OPTIONS: \"" << row->name << "\" has no value; write " << row->name << ":VALUE";
-    return finish(line, complain);
+  if (!has_value) return complain_about_no_value(written, *row, complain);
+  if (row->kind == OptionKind::kPath) {
+    if (value.length == 0 || value.length > kPathLengthMost) return complain_about_value(*row, value, complain);
+    into.*row->field = static_cast<int64_t>(reinterpret_cast<intptr_t>(value.text));
+    return;
   }
-  const int64_t n = row->is_limit            ? limit(value)
-                    : row->values != nullptr ? enum_value(row->values, value)
-                                             : number(value, row->most);
-  if (row->is_limit ? n == kNoLimit : n < row->least) return complain_about_value(*row, value, complain);
+  const int64_t n = row->kind == OptionKind::kLimit ? limit(value)
+                    : row->values != nullptr        ? enum_value(row->values, value)
+                                                    : number(value, row->most);
+  if (row->kind == OptionKind::kLimit ? n == kNoLimit : n < row->least)
+    return complain_about_value(*row, value, complain);
   into.*row->field = n;
 }
 
 }  // namespace
+
+bool set_option(const OptionRow& row, int64_t value) {
+  static constexpr Option Options::*kChange[] = {
+      &Options::errors, &Options::decay, &Options::dirty_floor, &Options::thread_cache, &Options::thread_cache_pool,
+      &Options::depot};
+  bool changes = false;
+  for (const auto field : kChange) changes |= field == row.field;
+  int64_t most = row.most;
+  for (const char* at = row.values; at != nullptr && *at != '\0'; ++at) most += *at == '|' ? 1 : 0;
+  if (!changes || value < row.least || value > most) return false;
+  options.*row.field = value;
+  return true;
+}
+
+size_t option_path(int64_t value, const char** text) {
+  *text = reinterpret_cast<const char*>(static_cast<intptr_t>(value));
+  size_t length = 0;
+  while (value != 0 && (*text)[length] != '\0' && (*text)[length] != ',') ++length;
+  return length;
+}
 
 const OptionRow* find_option(const char* name, size_t length) {
   for (unsigned i = 0; i < option_count; ++i) {

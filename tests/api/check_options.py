@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -40,6 +41,10 @@ def rows() -> list[dict[str, str]]:
     return [match.groupdict() for match in (*enums, *sizes)] + [match.groupdict() | bounds for match in limits]
 
 
+def path_names() -> list[str]:
+    return re.findall(r"^FOLIO_PATH\((\w+)", OPTIONS_DEF.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 class Defaults(unittest.TestCase):
     """Without the variable, and with an empty one."""
 
@@ -48,9 +53,34 @@ class Defaults(unittest.TestCase):
         names = [row["name"] for row in rows()]
         self.assertIn("decay", names)
         for options in (None, "", ",", ",,,"):
-            values, lines = probe(options, *names)
-            self.assertEqual(values, {row["name"]: int(row["default"]) for row in rows()})
+            values, lines = probe(options, *names, *path_names())
+            defaults = {row["name"]: int(row["default"]) for row in rows()} | dict.fromkeys(path_names(), 0)
+            self.assertEqual(values, defaults)
             self.assertEqual(lines, [])
+
+
+class Paths(unittest.TestCase):
+    """Of files."""
+
+    def test_a_path_is_set(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            values, lines = probe(f"profile_file:{folder}/it,decay:5,profile:100", "profile_file", "decay")
+            self.assertNotEqual(values["profile_file"], 0)
+            self.assertEqual(values["decay"], 5)
+            self.assertEqual(lines, [])
+            self.assertEqual(len(list(Path(folder).glob("it.*"))), 1)
+            probe(f"profile_file:{folder}/that,profile:1099511627776")
+            self.assertEqual(list(Path(folder).glob("that.*")), [], "it goes where it has no sample")
+
+    def test_one_that_cannot_be_is_said(self) -> None:
+        _, lines = probe("profile_file:/nonexistent/it")
+        self.assertEqual(len(lines), 1)
+        self.assertIn("profile_file", lines[0])
+        for bad in ("", "x" * 901):
+            values, lines = probe(f"profile_file:{bad}", "profile_file")
+            self.assertEqual(values, {"profile_file": 0})
+            self.assertEqual(len(lines), 1)
+            self.assertIn("a path of 1 to 900 bytes", lines[0])
 
 
 class Values(unittest.TestCase):
@@ -97,6 +127,15 @@ class Mistakes(unittest.TestCase):
         self.check("Errors:warn", f'unknown option "Errors"; did you mean "errors"? {SEE}')
         self.check("stat:exit", f'unknown option "stat"; did you mean "stats"? {SEE}')
         self.check("threadcache:1", f'unknown option "threadcache"; did you mean "thread_cache"? {SEE}')
+
+    def test_key_far_from_all(self) -> None:
+        """No key is guessed."""
+        self.check("zebra:5", f'unknown option "zebra" {SEE}')
+
+    def test_equals_sign(self) -> None:
+        """As other programs have it: the line says how it is written here."""
+        self.check("decay=200", f'"decay=200" has no colon; write decay:200 {SEE}')
+        self.check("errors=warn,decay:9", f'"errors=warn" has no colon; write errors:warn {SEE}', decay=9)
 
     def test_bad_number(self) -> None:
         """Not a number, out of bounds, too long for an integer, with a sign, with a blank."""
@@ -211,6 +250,8 @@ class StatsAtExit(unittest.TestCase):
         self.assertLessEqual(len(lines), 50)
         self.assertLessEqual(max(len(line) for line in lines), 120)
         self.assertIn("live", "\n".join(lines))
+        self.assertRegex(lines[1], rf"^  process [1-9]\d*: {re.escape(str(PROBE.resolve()))}$" if len(
+            str(PROBE.resolve())) <= 70 else r"^  process [1-9]\d*: \.\.\..{70}$")  # fmt: skip
         self.assertEqual(probe("stats:none", "stats")[1], [])
 
 

@@ -70,7 +70,7 @@ TEST(Options, EveryRowTakesEveryValueItNames) {
     if (row.values != nullptr) {
       const std::vector<std::string> names = split(row.values);
       for (size_t v = 0; v < names.size(); ++v) values.emplace_back(names[v], v);
-    } else {
+    } else if (row.kind == OptionKind::kNumber || row.kind == OptionKind::kLimit) {
       EXPECT_LT(row.least, row.most) << name;
       for (const int64_t n : {row.least, row.least + 1, row.most - 1, row.most})
         values.emplace_back(std::to_string(n), n);
@@ -85,6 +85,23 @@ TEST(Options, EveryRowTakesEveryValueItNames) {
       EXPECT_TRUE(is_default(rest)) << name;
     }
   }
+}
+
+TEST(Options, PathsAreTextUpToAComma) {
+  const std::string text = "profile_file:/tmp/a:b=c,decay:5";
+  const Parsed parsed = parse(text);
+  EXPECT_TRUE(parsed.complaints.empty());
+  EXPECT_EQ(parsed.options.decay, 5);
+  EXPECT_NE(parsed.options.profile_file, 0);
+  const char* path;
+  EXPECT_EQ(option_path(0, &path), 0u);
+  EXPECT_EQ(complaint("profile_file:"),
+            "folio: FOLIO_OPTIONS: \"\" is no value for \"profile_file\": a path of 1 to 900 bytes, without commas");
+  EXPECT_EQ(complaint("profile_file:" + std::string(901, 'x')).find("folio: FOLIO_OPTIONS: \"xxx"), 0u);
+  Options into;
+  parse_options(text.c_str(), into, [](const char*, size_t) {});
+  const size_t length = option_path(into.profile_file, &path);
+  EXPECT_EQ(std::string(path, length), "/tmp/a:b=c");
 }
 
 TEST(Options, EveryDefaultIsAValueOfItsRow) {
@@ -142,6 +159,22 @@ TEST(Options, EveryMisspellingByOneLetterFindsItsKey) {
   }
 }
 
+TEST(Options, FarFromEveryKeyNoneIsNamed) {
+  for (const char* word : {"zebra", "foo", "--", "rows", "verbose"}) {
+    EXPECT_EQ(complaint(std::string(word) + ":1"),
+              std::string("folio: FOLIO_OPTIONS: unknown option \"") + word + "\"");
+  }
+}
+
+TEST(Options, AnEqualsSignInPlaceOfTheColon) {
+  EXPECT_EQ(complaint("decay=200"), "folio: FOLIO_OPTIONS: \"decay=200\" has no colon; write decay:200");
+  EXPECT_EQ(complaint("errors=warn,"), "folio: FOLIO_OPTIONS: \"errors=warn\" has no colon; write errors:warn");
+  EXPECT_EQ(complaint("decay="), "folio: FOLIO_OPTIONS: \"decay=\" has no colon; write decay:VALUE");
+  EXPECT_EQ(complaint("decai=5"), "folio: FOLIO_OPTIONS: unknown option \"decai\"; did you mean \"decay\"?");
+  EXPECT_EQ(complaint("foo=bar"), "folio: FOLIO_OPTIONS: unknown option \"foo\"");
+  EXPECT_EQ(parse("decay:5,decay=200").options.decay, Options{}.decay);
+}
+
 TEST(Options, NumbersOutOfRangeOrNoNumbers) {
   for (const char* value : {"banana", "-1", "3600001", "1.5", "1s", " 1", "1 ", "0x10", "+1", "18446744073709551617",
                             "99999999999999999999999999999999999999", ""}) {
@@ -168,6 +201,7 @@ TEST(Options, WordsThatAreNoValueOfAnEnum) {
 TEST(Options, EveryRowComplainsWithItsOwnRange) {
   for (unsigned i = 0; i < option_count; ++i) {
     const OptionRow& row = option_rows[i];
+    if (row.kind == OptionKind::kPath) continue;
     const int64_t standard = Options{}.*row.field;
     const std::string range = row.values != nullptr ? std::string(row.values) + "; the default " +
                                                           split(row.values)[static_cast<size_t>(standard)]
