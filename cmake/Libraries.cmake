@@ -14,13 +14,14 @@
 include(CheckSymbolExists)
 
 file(GLOB_RECURSE folio_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cc)
-# Of src/os the one file of this system, and what is the same on all (docs/PORTING.md).
+# Of src/os the files of this system, and what is the same on all (docs/PORTING.md).
 string(TOLOWER "${CMAKE_SYSTEM_NAME}" folio_system)
 if(NOT EXISTS ${PROJECT_SOURCE_DIR}/src/os/${folio_system}.cc)
   message(FATAL_ERROR "there is no src/os/${folio_system}.cc: docs/PORTING.md says what it would have to do")
 endif()
 list(FILTER folio_sources EXCLUDE REGEX "/src/os/[^/]*\\.cc$")
-list(APPEND folio_sources ${PROJECT_SOURCE_DIR}/src/os/${folio_system}.cc ${PROJECT_SOURCE_DIR}/src/os/report.cc)
+file(GLOB folio_system_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/os/${folio_system}*.cc)
+list(APPEND folio_sources ${folio_system_sources} ${PROJECT_SOURCE_DIR}/src/os/report.cc)
 set(folio_override_sources ${folio_sources})
 list(FILTER folio_override_sources INCLUDE REGEX "/src/api/override_[^/]*\\.cc$")
 list(REMOVE_ITEM folio_sources ${folio_override_sources})

@@ -8,13 +8,17 @@
 #include "core/clock.h"
 #include "core/free.h"
 #include "core/give_back.h"
+#include "core/guards.h"
 #include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "core/malloc.h"
+#include "core/profile_file.h"
 #include "core/realloc.h"
+#include "core/seam.h"
 #include "diag/stats.h"
 #include "os/os.h"
 #include "policy/pressure.h"
+#include "space/housekeeper.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/room.h"
@@ -147,6 +151,12 @@ bool folio_locate(const void* address, folio_place* place) {
     *place = {found.base, found.usable, 0, true};
     return true;
   }
+  if (code == kCodeGuarded) {
+    const GuardPlace found = guard_place(address);
+    if (found.slot == nullptr || address < found.base || address >= found.base + found.size) return false;
+    *place = {found.base, found.size, 0, found.live()};
+    return true;
+  }
   const Place found = place_of(address);
   if (found.descriptor == nullptr || static_cast<const char*>(address) < found.base) return false;
   *place = {found.base, static_cast<size_t>(found.slot_end - found.base), code, found.taken()};
@@ -189,6 +199,22 @@ bool folio_on_pressure(int level, folio_pressure_fn* function) {
   return level == FOLIO_LEVEL_CALM || clock_start_housekeeper();
 }
 
+bool folio_profile_start(size_t interval) {
+  constexpr size_t kIntervalMost = size_t{1} << 40;
+  start();
+  return interval >= 1 && interval <= kIntervalMost && seam_close(interval);
+}
+
+bool folio_profile_stop(void) {
+  start();
+  return seam_open();
+}
+
+void folio_profile_write(folio_write_fn* write, void* context) {
+  start();
+  profile_write(seam_setting.interval.get(), write, context);
+}
+
 bool folio_stats_get(folio_stats* stats) {
   if (stats->struct_size == 0) return false;
   const Totals t = totals();
@@ -223,6 +249,14 @@ bool folio_option_get(const char* name, int64_t* value) {
   const OptionRow* row = find_option(name, __builtin_strlen(name));
   if (row == nullptr) return false;
   *value = options.*row->field;
+  return true;
+}
+
+bool folio_option_set(const char* name, int64_t value) {
+  start();
+  const OptionRow* row = find_option(name, __builtin_strlen(name));
+  if (row == nullptr || !set_option(*row, value)) return false;
+  housekeeper_call();  // it may sleep for as long as the value before said
   return true;
 }
 

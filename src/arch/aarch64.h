@@ -27,6 +27,26 @@ FOLIO_INLINE long syscall6(long n, long a = 0, long b = 0, long c = 0, long d = 
   return x0;
 }
 
+inline constexpr uint16_t kMachine = 183;  // EM_AARCH64
+
+// x19 to x30, sp, pc.
+inline constexpr unsigned kRegisters = 14;
+FOLIO_INLINE const char* get_registers(uint64_t* to) {
+  const char* stack;
+  asm volatile(
+      "stp x19, x20, [%1]; stp x21, x22, [%1, 16]; stp x23, x24, [%1, 32]; stp x25, x26, [%1, 48];"
+      "stp x27, x28, [%1, 64]; stp x29, x30, [%1, 80]; adr %0, 0f; str %0, [%1, 104]; 0: mov %0, sp; str %0, [%1, 96]"
+      : "=&r"(stack)
+      : "r"(to)
+      : "memory");
+  return stack;
+}
+
+// As for x86-64; the program counter has no number, and none needs it there. A return address may be signed.
+inline constexpr uint8_t kRegisterNumbers[kRegisters] = {19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32};
+inline constexpr unsigned kStackRegister = 31, kReturnColumn = 30, kDwarfRegisters = 33;
+FOLIO_INLINE uint64_t plain_return_address(uint64_t address) { return address & ((uint64_t{1} << kAddressBits) - 1); }
+
 // The compiler's own access to the tops is as good as any.
 class ThreadTop {
  public:

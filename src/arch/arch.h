@@ -6,6 +6,11 @@
 //   store_barrier()                       stores before it are seen by other processors before stores behind it
 //   thread_pointer()                      base of the thread's TLS, for the rseq area
 //   syscall6(n, a...)                     the raw system call: result or -errno; errno itself is never touched
+//   kMachine                              as ELF files of it are marked
+//   kRegisters, get_registers(to)         what a stack is unwound from: the registers that a call keeps, the stack
+//                                         pointer and the program counter, in this order; returns the stack pointer
+//   kRegisterNumbers, kStackRegister, kReturnColumn, kDwarfRegisters, plain_return_address(address)
+//                                         what the tables that unwind a stack call these registers
 //   ThreadTop                             kHas: it has a shorter way to a thread's top than the compiler; load(),
 //                                         step_up(), step_down()
 //   Transaction                           hardware transactional memory: has(), begin(), commit(), abort()
@@ -18,3 +23,4 @@
 #else
 #error "Folio runs on x86-64 and aarch64"
 #endif
+#include "arch/probe.h"

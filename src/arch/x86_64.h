@@ -35,6 +35,27 @@ FOLIO_INLINE long syscall6(long n, long a = 0, long b = 0, long c = 0, long d = 
   return result;
 }
 
+inline constexpr uint16_t kMachine = 62;  // EM_X86_64
+
+// rbx, rbp, r12 to r15, rsp, rip.
+inline constexpr unsigned kRegisters = 8;
+FOLIO_INLINE const char* get_registers(uint64_t* to) {
+  const char* stack;
+  asm volatile(
+      "movq %%rbx, 0(%1); movq %%rbp, 8(%1); movq %%r12, 16(%1); movq %%r13, 24(%1); movq %%r14, 32(%1);"
+      "movq %%r15, 40(%1); movq %%rsp, 48(%1); leaq 0f(%%rip), %0; movq %0, 56(%1); 0: movq %%rsp, %0"
+      : "=&r"(stack)
+      : "r"(to)
+      : "memory");
+  return stack;
+}
+
+// The numbers that DWARF gives to registers: those of get_registers in their order, the stack pointer's, and that of
+// the column in which the return address is found; how many there are. A return address as it is.
+inline constexpr uint8_t kRegisterNumbers[kRegisters] = {3, 6, 12, 13, 14, 15, 7, 16};
+inline constexpr unsigned kStackRegister = 7, kReturnColumn = 16, kDwarfRegisters = 17;
+FOLIO_INLINE uint64_t plain_return_address(uint64_t address) { return address; }
+
 // One element of folio_thread_tops, the thread-local array of tops (cache/thread_cache.h), by its offset there.
 //
 // Written in assembly because a compiler spends more instructions on the address of a thread-local element, and because

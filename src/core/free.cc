@@ -1,12 +1,13 @@
 // release_slow -> thread_cache_overflow (CPU cache, depot, folios)
 //              -> give_objects, for a thread without a cache
-//              -> CPU cache of large objects, huge_free
+//              -> CPU cache of large objects, huge_free, guard_give
 //              -> a report, for what is not the start of a live object
 #include "core/free.h"
 
 #include "cache/cpu_cache.h"
 #include "cache/thread_caches.h"
 #include "core/clock.h"
+#include "core/guards.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
 #include "os/report.h"
@@ -80,16 +81,23 @@ void release_watched(void* object, BinId bin, const char* function) {
   clock_after_watched_free();
 }
 
+void release_guarded(void* object, const char* function) {
+  bool seen;
+  if (!guard_park(object, function, &seen)) return;
+  // Before somebody else can have the address.
+  if (seen) seam_freed(object);
+  guard_give(object);
+  clock_after_slow_call();
+}
+
 // Returns how many bytes it had.
 size_t release_huge(void* object, const char* function) {
   HugeBlock* block = find_huge(object, function);
   if (block == nullptr) return 0;
   const size_t bytes = block->usable_bytes;
-  const bool seen = block->seen;
-  if (huge_free(block)) {
-    if (seen) seam_freed();
-    return bytes;
-  }
+  // Before somebody else can have the address.
+  if (block->seen) seam_freed(object);
+  if (huge_free(block)) return bytes;
   report_huge(object, *block, function);
   return 0;
 }
@@ -108,10 +116,11 @@ void release_slow(void* object, const char* function) {
     bool seen;
     const unsigned granules = large_park(object, &seen);
     if (granules == 0) return report_large(object, function);
-    if (seen) seam_freed();
+    if (seen) seam_freed(object);
     if (cpu_cache_put_large(object, granules)) return clock_after_cached_large_call();
     return clock_after_large_call();
   }
+  if (code == kCodeGuarded) return release_guarded(object, function);
   if (is_watched(object)) return release_watched(object, bin_id(code), function);
   if (*thread_tops.top[code] == object) return report_double_free(function, object, bin_id(code));
   if (ThreadCache* cache = thread_cache()) {
@@ -142,6 +151,11 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
     }
     *extent = {place.usable, code};
     return true;
+  }
+  if (code == kCodeGuarded) {
+    const GuardPlace place = guard_find(object, function);
+    *extent = {place.size, code};
+    return place.slot != nullptr;
   }
   const Place place = place_of(object);
   if (place.descriptor == nullptr || place.base != object) {

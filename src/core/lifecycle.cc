@@ -1,10 +1,13 @@
 #include "core/lifecycle.h"
 
+#include "base/text.h"
 #include "cache/cpu_cache.h"
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/clock.h"
+#include "core/guards.h"
 #include "core/ladder.h"
+#include "core/profile_file.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
@@ -19,6 +22,12 @@ void complain(const char* line, size_t length) {
   os::write_error("\n", 1);
 }
 
+void complain_of(const char* what) {
+  Text line;
+  line << "folio: " << what;
+  complain(line.data(), line.length());
+}
+
 // The child has the calling thread, and those that handlers of the program's which ran before this one have started. No
 // lock can be held, since there is none; what other threads were in the middle of is given up, what they cached is
 // handed on.
@@ -27,6 +36,7 @@ void after_fork_in_child() {
   const unsigned total = os::thread_total();
   const bool alone = total == 1 || (total == 0 && !housekeeper_is_own() && !thread_caches_others_run());
   seam_after_fork();
+  guards_after_fork();
   clock_after_fork(alone);
   cpu_caches_after_fork(alone);
   thread_caches_after_fork(alone);
@@ -37,14 +47,16 @@ void after_fork_in_child() {
 [[gnu::constructor]] void start_early() {
   chunk_table_close();
   start();
+  if (options.guard != 0 && guards_start(static_cast<uint64_t>(options.guard))) seam_guard();
   os::remember_cpus();
   ladder_start(complain);
   clock_start_housekeeper_if_on();
 }
 
-// What the thread that calls exit has freed lately is the last that can be looked at.
+// What the thread that calls exit has freed lately is the last that can be looked at. A profile ends here, too.
 [[gnu::destructor]] void look_at_exit() {
   if (options.errors != kErrorsIgnore) thread_cache_look("exit");
+  profile_file_end();
 }
 
 }  // namespace
@@ -52,7 +64,7 @@ void after_fork_in_child() {
 bool start_slow() {
   // [start] acquire: sees the options, as in start(). unseen: as below
   uint32_t now = seam_mode.load(order::acquire);
-  if (now >= kOpen) return now == kClosed;
+  if (now >= kOpen) return now != kOpen;
   // The dynamic linker allocates before the environment is known; those calls run on the defaults.
   if (!os::environment_ready()) return false;
   now = kNotStarted;
@@ -61,8 +73,13 @@ bool start_slow() {
   if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
   os::at_fork(collapse_note_fork, after_fork_in_child);
   os::prepare_thread_end(thread_cache_end);
+  const char* path;
+  const size_t length = option_path(options.profile_file, &path);
+  if (length != 0 && !profile_file_open(path, length)) {
+    complain_of("the file of the profile cannot be made (option profile_file): samples stay in memory");
+  }
   seam_mode.store(kOpen, order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
-  return false;
+  return options.profile != 0 && seam_close(static_cast<uint64_t>(options.profile));
 }
 
 }  // namespace folio

@@ -7,7 +7,7 @@ namespace folio {
 
 // Reads the options and registers for fork and exit, once. Nothing waits for it: who comes while another thread is at
 // it goes on with the defaults.
-// Both return whether calls are to be seen (seam.h).
+// Both return whether the seam is not open (seam.h).
 FOLIO_COLD bool start_slow();
 
 FOLIO_INLINE bool start() {

@@ -11,6 +11,7 @@
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
 #include "core/clock.h"
+#include "core/guards.h"
 #include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
@@ -78,12 +79,18 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   return object;
 }
 
+// A large object out of the CPU's cache, whose pages are there.
+void* take_parked(size_t size, size_t alignment, bool zeroed) {
+  void* const object = alignment <= 64 ? cpu_cache_get_large(large_granules(size)) : nullptr;
+  if (object != nullptr) large_unpark(object, size, zeroed);
+  return object;
+}
+
 // More than a bin serves, in size or alignment.
 void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (size > kLargeMost || alignment > kChunkBytes) return allocate_huge(size, alignment, zeroed);
-  void* object = alignment <= 64 ? cpu_cache_get_large(large_granules(size)) : nullptr;
+  void* object = take_parked(size, alignment, zeroed);
   if (object != nullptr) {
-    large_unpark(object, size, zeroed);
     clock_after_cached_large_call();
     return object;
   }
@@ -98,16 +105,23 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
 
 // A call is seen: the object, if it is one of the chosen. Null: the call goes on as any.
 void* choose(size_t size, size_t alignment, bool zeroed) {
-  if (!seam_see(size)) return nullptr;
+  const uint64_t interval = seam_see(size);
+  if (void* const guarded = guard_allocate(size, alignment, zeroed)) {
+    if (interval != 0) seam_chose(guarded, size, interval);
+    clock_after_slow_call();
+    return guarded;
+  }
+  if (interval == 0) return nullptr;
   // Where there is no memory for it, the call that goes on makes room, or says so, once.
   void* object = nullptr;
   if (size <= kLargeMost && alignment <= kChunkBytes) {
-    object = large_alloc(size, alignment, zeroed);
+    object = take_parked(size, alignment, zeroed);
+    if (object == nullptr) object = large_alloc(size, alignment, zeroed);
   } else if (HugeBlock* const block = huge_alloc(size, alignment)) {
     object = start_of_huge(block, size, zeroed);
   }
   if (object == nullptr) return nullptr;
-  seam_chose(object, size);
+  seam_chose(object, size, interval);
   clock_after_large_call();
   return object;
 }
@@ -137,15 +151,53 @@ void* allocate_medium(size_t size) {
   return object != nullptr ? object : allocate_slow(size);
 }
 
-void* allocate_slow(size_t size) {
+namespace {
+
+// Apart, so that the others need no stack frame.
+FOLIO_NOINLINE void* refill(size_t size) {
+  bool zero;
+  return allocate_in_bin(bin_of(size), &zero);
+}
+
+// Where the front is closed, or was a moment ago, the bin's magazine may hold what is wanted.
+FOLIO_INLINE void* pop_or_refill(unsigned top_offset, size_t size) {
+  void* const object = pop_object(top_offset);
+  return object != nullptr ? object : refill(size);
+}
+
+FOLIO_INLINE void* allocate_unseen(size_t size) {
+  if (__builtin_expect(size <= kSmallTableMost, true)) return pop_or_refill(kSizes.small_top[size], size);
+  if (size > kMediumMost) return allocate_beyond_bins(size, 1, false);
+  return pop_or_refill(kSizes.medium_bin[(size + 63) / 64] * kTopBytes, size);
+}
+
+FOLIO_NOINLINE void* allocate_chosen(size_t size) {
   if (start()) {
     if (void* const chosen = choose(size, 1, false)) return chosen;
   }
-  if (size > kMediumMost) return allocate_beyond_bins(size, 1, false);
-  // Where the front is closed, or was a moment ago, the bin's magazine may hold what is wanted.
-  void* const object = pop_object(index(bin_of(size)) * kTopBytes);
-  bool zero;
-  return object != nullptr ? object : allocate_in_bin(bin_of(size), &zero);
+  return allocate_unseen(size);
+}
+
+// For the profile, and for guarded objects too, maybe.
+FOLIO_NOINLINE void* allocate_seen(size_t size) {
+  const bool guarding = guard_interval.get() != 0;
+  if ((guarding && !guard_waits(size)) || !seam_passes(size)) return allocate_chosen(size);
+  if (guarding) guard_passes(size);
+  return allocate_unseen(size);
+}
+
+}  // namespace
+
+void* allocate_slow(size_t size) {
+  // [start] acquire: sees the options, as in start(). unseen: as there
+  const uint32_t mode = seam_mode.load(order::acquire);
+  // First, as every call comes here then.
+  if (__builtin_expect(mode == kGuarding, true)) {
+    if (__builtin_expect(!guard_passes(size), false)) return allocate_chosen(size);
+  } else if (__builtin_expect(mode != kOpen, false)) {
+    return allocate_seen(size);
+  }
+  return allocate_unseen(size);
 }
 
 void* allocate_zeroed(size_t size) {

@@ -1,17 +1,26 @@
+// Opens and closes the seam, counts what is seen, and chooses objects at random.
 #include "core/seam.h"
 
 #include "arch/arch.h"
-#include "base/bits.h"
 #include "cache/thread_cache.h"
+#include "core/countdown.h"
+#include "core/guards.h"
+#include "core/samples.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
+
+// The contract of OpenTelemetry's eBPF profiler (its design document 00003, "memory profiling"): alloc of a sampled
+// object, its size, and the bytes that it stands for; free of a sampled one.
+FOLIO_PROBE_SEMAPHORE(folio_otel_memory_alloc);
+FOLIO_PROBE_SEMAPHORE(folio_otel_memory_free);
 
 namespace folio {
 
 constinit Atomic<uint32_t> seam_mode{kNotStarted};
 constinit SeamSetting seam_setting;
 constinit SeamCounts seam_counts[kSeamShards];
+__thread Countdown seam_countdown;
 
 namespace {
 
@@ -39,51 +48,16 @@ bool begin_change() {
   const uint32_t now = seam_mode.load(order::relaxed);  // relaxed: once started it stays so
   // [seam] acquire: sees the front that the change before has written; pairs with end_change. unseen: the explorer
   // has no scenario of the seam, whose words order nothing else
-  return (now == kOpen || now == kClosed) && !changing.exchange(true, order::acquire);
+  return now >= kOpen && !changing.exchange(true, order::acquire);
 }
 // [seam] release: pairs with begin_change. unseen: as there
 void end_change() { changing.store(false, order::release); }
 
-// The thread's own: how many bytes it may still allocate before an object is chosen.
-struct Countdown {
-  int64_t bytes;
-  uint64_t random;
-  uint32_t change;  // of which it was drawn: what is left from another interval is void
-};
-__thread Countdown countdown;
-
 SeamCounts& shard() {
-  const auto place = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(&countdown)) >> 6;
+  const auto place = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(&seam_countdown)) >> 6;
   return seam_counts[place * 0x9e3779b97f4a7c15u >> 60];
 }
 static_assert(kSeamShards == 16);
-
-// xorshift64* [Vigna 2016].
-uint64_t next_random(uint64_t& state) {
-  if (state == 0) state = (reinterpret_cast<uintptr_t>(&state) ^ os::now_ms() << 20) * 0x9e3779b97f4a7c15u | 1;
-  state ^= state >> 12;
-  state ^= state << 25;
-  state ^= state >> 27;
-  return state * 0x2545f4914f6cdd1du;
-}
-
-// -ln(u) for u uniform in (0, 1]: of the exponent exactly, of the mantissa m by 2 artanh((m - 1) / (m + 1)), to 1e-5.
-// The libc's log is not for this layer: it may be resolved by a call of malloc.
-double exponential(uint64_t random) {
-  const uint64_t bits = random | 1;
-  const unsigned top = highest_bit(bits);
-  const double m = static_cast<double>(bits) / static_cast<double>(uint64_t{1} << top);
-  const double t = (m - 1) / (m + 1), q = t * t;
-  const double ln_m = 2 * t * (1 + q * (1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q / 9))));
-  return (64 - top) * 0.69314718055994531 - ln_m;
-}
-
-void draw(uint64_t interval, uint32_t change) {
-  constexpr double kMost = 1e18;
-  const double bytes = exponential(next_random(countdown.random)) * static_cast<double>(interval);
-  countdown.bytes = static_cast<int64_t>(bytes < kMost ? bytes : kMost);
-  countdown.change = change;
-}
 
 }  // namespace
 
@@ -91,6 +65,8 @@ constinit Front front = true_front();
 
 bool seam_close(uint64_t interval) {
   if (!begin_change()) return false;
+  seam_setting.until_ms.set(0);
+  seam_setting.carefully.set(0);
   seam_setting.interval.set(interval);  // who meets the one before goes on by that
   seam_setting.number.add(1);
   // [start] release: what the options say, again. unseen: as in begin_change
@@ -102,41 +78,123 @@ bool seam_close(uint64_t interval) {
 
 bool seam_open() {
   if (!begin_change()) return false;
-  fill_front(false);
+  const bool guarding = guard_interval.get() != 0;
+  if (!guarding) fill_front(false);
   // [start] release: as in seam_close. unseen: as there
-  seam_mode.store(kOpen, order::release);
+  seam_mode.store(guarding ? kGuarding : kOpen, order::release);
   end_change();
   return true;
 }
 
-bool seam_see(size_t size) {
-  SeamCounts& counts = shard();
-  const unsigned bin = size <= kMediumMost ? index(bin_of(size)) : 0;
-  counts.calls[bin].add(1);
-  counts.bytes.add(size);
-  const uint64_t interval = seam_setting.interval.get();
-  if (interval == 0 || size > PTRDIFF_MAX) return false;
-  const uint32_t change = seam_setting.number.get();
-  if (countdown.change != change) draw(interval, change);
-  countdown.bytes -= static_cast<int64_t>(size);
-  if (countdown.bytes > 0) return false;
-  draw(interval, change);
+bool seam_guard() {
+  if (!begin_change()) return false;
+  // Relaxed: only who changes it writes it. [start] release: as in seam_close. unseen: as there
+  if (seam_mode.load(order::relaxed) == kOpen) seam_mode.store(kGuarding, order::release);
+  fill_front(true);
+  end_change();
   return true;
 }
 
-void seam_chose(void* object, size_t size) {
-  if (HugeBlock* block = huge_at(object)) {
-    block->seen = true;
-  } else {
-    large_mark_seen(object);
-  }
+namespace {
+
+// And not only guarding. Relaxed: whoever finds what it was goes on by that.
+bool closed() { return seam_mode.load(order::relaxed) == kClosed; }
+
+// Whoever asked from outside has not come back.
+FOLIO_COLD void open_if_left() {
+  const uint64_t until = seam_setting.until_ms.get();
+  if (until != 0 && os::now_ms() > until) seam_open();
+}
+
+// The interval by which the next object, of `size` bytes, is one; 0 if it is none. Who asks goes on by that, as the
+// setting may be another one by then, and 0.
+uint64_t choose(size_t size, uint64_t interval) {
+  if (size > PTRDIFF_MAX || !seam_countdown.ends(size, interval, seam_setting.number.get())) return 0;
+  open_if_left();
+  return interval;
+}
+
+void count(size_t size) {
+  constexpr uint64_t kLookEach = 1024;
+  SeamCounts& counts = shard();
+  const unsigned bin = size <= kMediumMost ? index(bin_of(size)) : 0;
+  if (counts.calls[bin].add(1) % kLookEach == 0) open_if_left();
+  counts.bytes.add(size);
+}
+
+// Returns what the mark was.
+bool mark_seen(void* object, bool seen) {
+  if (chunk_code(object) == kCodeGuarded) return guard_mark_seen(object, seen);
+  HugeBlock* const block = huge_at(object);
+  if (block == nullptr) return large_mark_seen(object, seen);
+  const bool was = block->seen;
+  block->seen = seen;
+  return was;
+}
+
+}  // namespace
+
+uint64_t seam_see(size_t size) {
+  if (!closed()) return 0;
+  const uint64_t interval = seam_setting.interval.get();
+  if (interval != 0) return choose(size, interval);
+  count(size);
+  return 0;
+}
+
+void seam_chose(void* object, size_t size, uint64_t interval) {
+  mark_seen(object, true);
+  sample_object(object, size, interval, seam_setting.carefully.get() != 0);
+  // Before the address may go to who frees it, by a relaxed store as well (docs/CONCURRENCY.md, "Addresses").
+  arch::store_barrier();
   SeamCounts& counts = shard();
   counts.chosen.add(1);
   counts.chosen_bytes.add(size);
+  if (folio_otel_memory_alloc != 0) {
+    FOLIO_PROBE("otel_memory", "alloc", "folio_otel_memory_alloc", FOLIO_PROBE_3, reinterpret_cast<uintptr_t>(object),
+                size, seam_weight(size, interval));
+  }
 }
 
-void seam_freed() { shard().freed.add(1); }
+void seam_freed(const void* object) {
+  if (folio_otel_memory_free != 0) {
+    FOLIO_PROBE("otel_memory", "free", "folio_otel_memory_free", FOLIO_PROBE_1, reinterpret_cast<uintptr_t>(object), 0,
+                0);
+  }
+  sample_end(object);
+  shard().freed.add(1);
+}
 
-void seam_after_fork() { changing.store(false, order::relaxed); }  // relaxed: the child has one thread
+uint64_t seam_weight(size_t size, uint64_t interval) {
+  // 1 - exp(-x), as t / (1 + t) with 1 + t = exp(x) = (the series of x / 2^k)^(2^k): to 1e-9.
+  const double x = static_cast<double>(size) / static_cast<double>(interval);
+  constexpr double kNearlyOne = 30;
+  if (size == 0 || x > kNearlyOne) return size;
+  unsigned halved = 0;
+  double part = x;
+  while (part > 1.0 / 16) {
+    part /= 2;
+    ++halved;
+  }
+  double t = part * (1 + part / 2 * (1 + part / 3 * (1 + part / 4 * (1 + part / 5 * (1 + part / 6)))));
+  for (; halved != 0; --halved) t *= 2 + t;
+  return static_cast<uint64_t>(static_cast<double>(size) * (1 + t) / t);
+}
+
+void seam_leaves(void* object) {
+  if (mark_seen(object, false)) seam_freed(object);
+}
+
+void seam_resized(void* object, size_t size, bool seen) {
+  seam_leaves(object);
+  uint64_t interval = seen && closed() ? seam_setting.interval.get() : 0;
+  if (interval != 0) interval = choose(size, interval);
+  if (interval != 0) seam_chose(object, size, interval);
+}
+
+void seam_after_fork() {
+  changing.store(false, order::relaxed);  // relaxed: the child has one thread
+  samples_after_fork();
+}
 
 }  // namespace folio

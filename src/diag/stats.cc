@@ -4,6 +4,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
+#include "core/guards.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
@@ -59,6 +60,7 @@ Totals totals(const InThreads& in_threads) {
   t.live += large.taken;
   t.cached += large.parked;
   t.dirty += large.dirty;
+  t.live += guard_stats().bytes;
   t.huge_live = huge_live_bytes();
   t.live += t.huge_live;
   const int64_t resident = page_counts.resident.get();
@@ -80,6 +82,50 @@ namespace {
 void flush(Text& text, Write* write, void* context) {
   write(context, text.data(), text.length());
   text.clear();
+}
+
+// Which process it is: several may write to one file.
+struct Program {
+  Program() : length(os::program_path(path, sizeof path)) {}
+  char path[400];
+  size_t length;
+};
+
+// One line of ASCII; of a long path the end.
+void put_process(Text& text) {
+  constexpr size_t kMost = 70;
+  const Program program;
+  text << "  process " << uint64_t{os::process_id()};
+  if (program.length != 0) text << (program.length > kMost ? ": ..." : ": ");
+  for (size_t i = program.length > kMost ? program.length - kMost : 0; i < program.length; ++i) {
+    const char c = program.path[i];
+    text.put(c >= ' ' && c <= '~' ? c : '?');
+  }
+  text << "\n";
+}
+
+// As JSON escapes it in a string.
+void put_escaped(Text& text, char c) {
+  const auto code = static_cast<unsigned char>(c);
+  if (code < ' ') {
+    text << "\\u00";
+    text.put("01"[code >> 4]);
+    c = "0123456789abcdef"[code & 15];
+  } else if (c == '"' || c == '\\') {
+    text.put('\\');
+  }
+  text.put(c);
+}
+
+void write_program(Text& text, Write* write, void* context) {
+  const Program program;
+  text << ",\"pid\":" << uint64_t{os::process_id()} << ",\"program\":\"";
+  for (size_t i = 0; i < program.length; ++i) {
+    put_escaped(text, program.path[i]);
+    if (i % 100 == 99) flush(text, write, context);  // so that it all fits
+  }
+  text.put('"');
+  flush(text, write, context);
 }
 
 void put_line(Text& text, const char* what, uint64_t bytes, const char* note) {
@@ -118,6 +164,7 @@ void write_text(Write* write, void* context) {
   const Totals t = totals(in_threads);
   Text text;
   text << "folio: statistics\n";
+  put_process(text);
   put_line(text, "live        ", t.live, "in objects that the program holds");
   put_line(text, "cached      ", t.cached, "in thread caches, CPU caches and depot");
   put_line(text, "fragmented  ", t.fragmented, "free, on pages that taken objects keep");
@@ -141,8 +188,10 @@ void write_json(Write* write, void* context) {
        << ",\"dirty\":" << t.dirty << ",\"resident\":" << t.resident << ",\"huge_live\":" << t.huge_live
        << ",\"metadata\":" << t.metadata << ",\"reserved\":" << t.reserved << ",\"chunks\":" << t.chunks
        << ",\"threads\":" << t.threads << ",\"purged\":" << t.purged << ",\"purge_calls\":" << t.purge_calls
-       << ",\"busy_sections\":" << t.busy_sections << ",\"process_rss\":" << uint64_t{os::resident_bytes()}
-       << ",\"bins\":[";
+       << ",\"busy_sections\":" << t.busy_sections << ",\"process_rss\":" << uint64_t{os::resident_bytes()};
+  flush(text, write, context);
+  write_program(text, write, context);
+  text << ",\"bins\":[";
   flush(text, write, context);
   bool first = true;
   for (unsigned i = 1; i < kBins; ++i) {

@@ -20,12 +20,15 @@
 #include "base/atomic.h"
 #include "base/bits.h"
 #include "config/size_classes.h"
+#include "os/linux_call.h"
 #include "os/os.h"
 
 // glibc 2.35 and newer registers an rseq area for each thread; others have no such symbols.
 extern "C" {
 [[gnu::weak]] extern const ptrdiff_t __rseq_offset;
 [[gnu::weak]] extern const unsigned __rseq_size;
+// Where the first thread's stack was when the process began.
+[[gnu::weak]] extern void* __libc_stack_end;
 // musl has none.
 [[gnu::weak]] int folio_attr_setaffinity(pthread_attr_t*, size_t, const void*) asm("pthread_attr_setaffinity_np");
 }
@@ -41,15 +44,8 @@ namespace folio::os {
 
 namespace {
 
-template <class... A>
-long call(long n, A... a) {
-  return arch::syscall6(n, (long)a...);
-}
-
 // <linux/futex.h>, which musl's headers lack: private to the process.
 constexpr int kFutexWait = 128, kFutexWake = 129, kFutexCmpRequeue = 132;
-
-bool failed(long result) { return result < 0 && result > -4096; }
 
 // Anywhere, or in place of what is at `fixed`.
 void* map(size_t bytes, int protection, void* fixed = nullptr) {
@@ -220,6 +216,20 @@ Answer word_is(const void* const* word, const void* value) {
     half += sizeof part;
   }
   return Answer::kYes;
+}
+
+uintptr_t stack_end(const void* on_stack) {
+  constexpr uintptr_t kThreadMost = uintptr_t{8} << 20, kFirstMost = uintptr_t{8} << 20;
+  const auto at = reinterpret_cast<uintptr_t>(on_stack);
+  if (in_first_thread()) {
+    const uintptr_t first = &__libc_stack_end == nullptr ? 0 : reinterpret_cast<uintptr_t>(__libc_stack_end);
+    if (first > at && first - at <= kFirstMost) return first;
+  } else {
+    // To what lies at the end of the stack; not so in the first thread.
+    const auto own = reinterpret_cast<uintptr_t>(arch::thread_pointer());
+    if (own > at && own - at <= kThreadMost) return own;
+  }
+  return (at | (page_bytes() - 1)) + 1;
 }
 
 Answer copy_if_mapped(void* to, const void* from, size_t bytes) {
@@ -477,99 +487,15 @@ bool first_thread_left() {
 
 uint32_t process_id() { return static_cast<uint32_t>(call(SYS_getpid)); }
 
+size_t program_path(char* text, size_t bytes) {
+  const long length = call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", text, bytes);
+  return failed(length) ? 0 : static_cast<size_t>(length);
+}
+
 size_t peak_resident_bytes() {
   rusage usage{};
   // Of the thread, since that of the process is a walk over all of its threads; the peak is the process's in both.
   return failed(call(SYS_getrusage, RUSAGE_THREAD, &usage)) ? 0 : static_cast<size_t>(usage.ru_maxrss) << 10;
-}
-
-namespace {
-
-constinit const char* files_root = "";
-
-// With `path` below files_root; -1 if there is no such file, or no room for its name.
-long open_file(const char* path) {
-  char whole[2 * kPathMost];
-  size_t length = 0;
-  const char* const parts[] = {files_root, path};
-  for (const char* part : parts) {
-    for (; *part != '\0' && length < sizeof whole - 1; ++part) whole[length++] = *part;
-    if (*part != '\0') return -1;
-  }
-  whole[length] = '\0';
-  const long file = call(SYS_openat, AT_FDCWD, whole, O_RDONLY | O_CLOEXEC);
-  return failed(file) ? -1 : file;
-}
-
-struct stat identity(long file) {
-  struct stat found {};
-  if (failed(call(SYS_fstat, file, &found))) found.st_ino = 0;
-  return found;
-}
-
-}  // namespace
-
-void files_below(const char* folder) { files_root = folder == nullptr ? "" : folder; }
-
-bool read_lines(const char* path, bool (*visit)(void* context, const char* line, size_t length), void* context) {
-  const long file = open_file(path);
-  if (file < 0) return false;
-  char buffer[512] = {}, line[kLineMost];
-  size_t length = 0;
-  bool more = true;
-  long n;
-  while (more && (n = call(SYS_read, file, buffer, sizeof buffer)) > 0) {
-    for (long i = 0; more && i < n; ++i) {
-      if (buffer[i] == '\n') {
-        more = visit(context, line, length);
-        length = 0;
-      } else if (length < kLineMost) {
-        line[length++] = buffer[i];
-      }
-    }
-  }
-  if (more && length != 0) visit(context, line, length);
-  call(SYS_close, file);
-  return true;
-}
-
-bool keep_file(const char* path, KeptFile* file) {
-  constexpr int kLeast = 500;
-  const long low = open_file(path);
-  if (low < 0) return false;
-  const long high = call(SYS_fcntl, low, F_DUPFD_CLOEXEC, kLeast);
-  call(SYS_close, low);
-  if (failed(high)) return false;
-  const struct stat found = identity(high);
-  *file = {static_cast<int>(high), found.st_dev, found.st_ino};
-  return true;
-}
-
-size_t read_kept(const KeptFile& file, char* text, size_t bytes) {
-  if (file.descriptor < 0) return 0;
-  const struct stat found = identity(file.descriptor);
-  if (found.st_ino != file.number || found.st_dev != file.device) return 0;
-  const long n = call(SYS_pread64, file.descriptor, text, bytes, 0);
-  return failed(n) ? 0 : static_cast<size_t>(n);
-}
-
-size_t physical_bytes() {
-  struct sysinfo info {};
-  return failed(call(SYS_sysinfo, &info)) ? 0 : static_cast<size_t>(info.totalram) * info.mem_unit;
-}
-
-size_t resident_bytes() {
-  const long file = call(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (failed(file)) return 0;
-  char text[128] = {};
-  const long n = call(SYS_read, file, text, sizeof text - 1);
-  call(SYS_close, file);
-  if (failed(n)) return 0;
-  const char* at = text;
-  while (*at != '\0' && *at != ' ') ++at;
-  size_t pages = 0;
-  for (++at; *at >= '0' && *at <= '9'; ++at) pages = pages * 10 + static_cast<size_t>(*at - '0');
-  return pages * page_bytes();
 }
 
 }  // namespace folio::os

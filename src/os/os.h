@@ -1,4 +1,4 @@
-// The contract with the operating system: all that Folio asks of it. The build picks one implementation (linux.cc).
+// The contract with the operating system: all that Folio asks of it. The build picks one implementation (linux*.cc).
 //
 // No function allocates, takes a lock of this process, or changes errno, but for those that ask the threads library:
 // start_thread, at_thread_end, at_fork. A failure is a returned null, false or 0. Thread-safe, and but for
@@ -97,6 +97,11 @@ enum class Answer { kYes, kOther, kNotThere, kUnknown };
 Answer word_is(const void* const* word, const void* value);
 Answer copy_if_mapped(void* to, const void* from, size_t bytes);
 
+// Where the calling thread's stack ends, as far as that is known: between an address on it and there nobody unmaps
+// anything. It is the end of the page where the thread runs on a stack that the program has made itself (unless that
+// lies within 8 MiB below the thread's own end).
+uintptr_t stack_end(const void* on_stack);
+
 // ---- Processors, threads, time ----
 
 // A small number that is the same for threads that run on the same CPU: the kernel's concurrency id where there is one,
@@ -148,6 +153,9 @@ void write_error(const char* text, size_t length);  // to standard error, whole 
 
 uint32_t process_id();
 
+// The path of the program's file, without an end mark, as much of it as fits; returns its length, 0 if unknown.
+size_t program_path(char* text, size_t bytes);
+
 // How many threads the process has, whoever made them; 0 if unknown. A first thread that has left counts until the
 // process ends.
 unsigned thread_total();
@@ -171,6 +179,7 @@ bool first_thread_left();
 //   memory.pressure, or /proc/pressure/memory    how long the threads of the cgroup, or of all, waited for memory
 //   memory.events                                how often the cgroup met its limits (v2)
 //   /proc/self/statm                             for statistics, see resident_bytes
+//   /proc/self/exe                               its name only, see program_path
 
 inline constexpr size_t kPathMost = 1024;
 
@@ -191,8 +200,18 @@ struct KeptFile {
 };
 bool keep_file(const char* path, KeptFile* file);
 
-// The file's first bytes, as they are now. 0 if it is no longer there.
-size_t read_kept(const KeptFile& file, char* text, size_t bytes);
+// Bytes of the file, as they are now. 0 if it is no longer there.
+size_t read_kept(const KeptFile& file, char* text, size_t bytes, size_t offset = 0);
+
+// A new file, for this user only, that stays open as those of keep_file do. What has that name becomes `path`.old.
+// False if the system refuses.
+bool create_file(const char* path, KeptFile* file);
+
+void remove_file(const char* path);
+
+// The file's bytes from `offset` on, shared with whoever maps or reads the file: of a multiple of the page, for good.
+// They read as zero, and the disk has room for them. Null if it has not, or the system refuses.
+void* map_file(const KeptFile& file, size_t offset, size_t bytes);
 
 // Physical memory of the machine; 0 if unknown. Opens no file.
 size_t physical_bytes();

@@ -11,11 +11,19 @@ Text misuse_line(const char* function, const void* address) {
   return line;
 }
 
-void report_misuse(Text& line, const char* anchor) {
-  if (options.errors == kErrorsIgnore) return;
+bool write_misuse(Text& line, const char* anchor) {
+  if (options.errors == kErrorsIgnore) return false;
   line << " (see docs/errors.md#" << anchor << ")\n";
   os::write_error(line.data(), line.length());
+  return true;
+}
+
+void end_misuse() {
   if (options.errors == kErrorsAbort) os::abort_process();
+}
+
+void report_misuse(Text& line, const char* anchor) {
+  if (write_misuse(line, anchor)) end_misuse();
 }
 
 }  // namespace folio

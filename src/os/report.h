@@ -13,4 +13,8 @@ Text misuse_line(const char* function, const void* address);
 // Ends the line with where to read more, writes it and aborts, or returns if `errors` says so.
 void report_misuse(Text& line, const char* anchor);
 
+// The two halves of it, for reports of more than one line. False if nothing is to be said.
+bool write_misuse(Text& line, const char* anchor);
+void end_misuse();
+
 }  // namespace folio

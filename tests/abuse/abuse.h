@@ -59,6 +59,20 @@ static inline char *told_object(size_t size) {
   return object;
 }
 
+/* For guard:1, of which check.py has been told: at the end of its page, with no byte left behind it where the size is a
+ * multiple of 16; or at the start. */
+static inline char *told_guarded_object(size_t size, int at_end) {
+  for (;;) {
+    char *object = (char *)opaque(malloc(size));
+    require(object != NULL, "malloc");
+    if (at_end ? ((uintptr_t)object + size) % 4096 == 0 : (uintptr_t)object % 4096 == 0) {
+      tell_object(object);
+      return object;
+    }
+    free(object);
+  }
+}
+
 enum { kHeapObjects = 4000 };
 
 /* Sizes over the small and medium bins, some large, a few huge; small ones most often. */

@@ -5,7 +5,10 @@
     // expect-line: TEXT #ANCHOR the line "folio: TEXT (see docs/errors.md#ANCHOR)" of stderr, in this order and nothing
                                  else; {name} is what the program told on stdout, * any letters, blanks and _,
                                  ? any number; may go on in the next line of comment
-    // expect-status: SIGABRT    or a number; SIGABRT without this line. A|B: one of both; no line comes with SIGSEGV
+    // expect-stacks: a, b       stacks follow the line, with these words at their heads, and each has a call of the
+                                 program; without this line there are none
+    // expect-status: SIGABRT    or a number; SIGABRT without this line. A|B: one of both; no line comes with SIGSEGV,
+                                 unless there are stacks
     // abort-before: name        a run that aborts must do so before the program tells `name`
     // watch: yes                found because the first frees of a process are watched; no: without that (watch:0);
                                  without this line: both ways
@@ -35,6 +38,7 @@ class Expected:
     options: str
     statuses: list[int]
     lines: list[str]
+    stacks: list[str]
     abort_before: list[str]
 
 
@@ -48,6 +52,7 @@ def directives(source: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {
         "options": [],
         "expect-line": [],
+        "expect-stacks": [],
         "expect-status": [],
         "abort-before": [],
         "watch": [],
@@ -71,16 +76,17 @@ def expectations(source: Path) -> list[Expected]:
     lines = head["expect-line"]
     status_text = head["expect-status"][0] if head["expect-status"] else "SIGABRT"
     statuses = [status_number(text) for text in status_text.split("|")]
+    stacks = [word for text in head["expect-stacks"] for word in text.split(", ")]
     if head["options"]:
-        return [Expected(head["options"][0], statuses, lines, head["abort-before"])]
+        return [Expected(head["options"][0], statuses, lines, stacks, head["abort-before"])]
     states = {"yes": [""], "no": [",watch:0"]}.get("".join(head["watch"]), ["", ",watch:0"])
     return [
         expected
         for state in states
         for expected in (
-            Expected("errors:abort" + state, statuses, lines, head["abort-before"]),
-            Expected("errors:warn" + state, [0], lines, []),
-            Expected("errors:ignore" + state, [0], [], []),
+            Expected("errors:abort" + state, statuses, lines, stacks, head["abort-before"]),
+            Expected("errors:warn" + state, [0], lines, stacks, []),
+            Expected("errors:ignore" + state, [0], [], [], []),
         )
     ]
 
@@ -98,6 +104,24 @@ def whole_line(text: str, facts: dict[str, str]) -> str:
     return re.escape(line).replace(r"\*", "[a-zA-Z_ ]+").replace(r"\?", "[0-9]+")
 
 
+def wrong_stacks(lines: list[str], words: list[str], program: Path) -> list[str]:
+    """Of the lines that follow a report."""
+    found: dict[str, list[str]] = {}
+    word = ""
+    for line in lines:
+        if head := re.fullmatch(r"folio:   (\w+) by thread [0-9]+(, [0-9]+ ms ago)?:", line):
+            word = head[1]
+            found[word] = []
+        elif re.fullmatch(r"folio:     #[0-9]+ \S+\+0x[0-9a-f]+", line) and word:
+            found[word].append(line)
+        elif "addr2line" not in line:
+            return [f"not a line of a stack: {line}"]
+    if list(found) != words:
+        return [f"stacks {list(found)}, expected {words}"]
+    name = str(program.resolve())
+    return [f"no call of the program {each}" for each in words if not any(name in line for line in found[each])]
+
+
 def run(program: Path, expected: Expected) -> list[str]:
     """Runs the program once; returns what is wrong."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("FOLIO_", "MALLOC_"))}
@@ -112,8 +136,10 @@ def run(program: Path, expected: Expected) -> list[str]:
     wrong = []
     if done.returncode not in expected.statuses:
         wrong.append(f"status {done.returncode}, expected {expected.statuses} {facts.get('failed', '')}")
-    lines = done.stderr.splitlines()
-    texts = [] if done.returncode == -signal.SIGSEGV else expected.lines
+    further = [line for line in done.stderr.splitlines() if line.startswith("folio:   ")]
+    lines = [line for line in done.stderr.splitlines() if line not in further]
+    wrong += wrong_stacks(further, expected.stacks, program)
+    texts = [] if done.returncode == -signal.SIGSEGV and not expected.stacks else expected.lines
     if len(lines) != len(texts):
         wrong.append(f"{len(lines)} lines on stderr, expected {len(texts)}")
     for line, text in zip(lines, texts, strict=False):
@@ -123,7 +149,7 @@ def run(program: Path, expected: Expected) -> list[str]:
         wrong.append("the last line of stderr does not end")
     wrong += [f"went past {name!r} before it aborted" for name in expected.abort_before if name in facts]
     if wrong:
-        wrong += [f"stderr: {line}" for line in lines[:20]]
+        wrong += [f"stderr: {line}" for line in (lines + further)[:40]]
     return wrong
 
 

@@ -4,8 +4,11 @@
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +89,13 @@ def check_json(program: Path, preload: Path | None) -> None:
     require(found["huge_live"] >= 10 << 20, f"huge_live is {found['huge_live']}")
     require(found["threads"] == 2, f"threads is {found['threads']}")
     require(found["reserved"] >= found["live"], "reserved is less than live")
+    require(found["pid"] > 0, "a process has a number")
+    require(document["program"] == str(program.resolve()), document["program"])
+    with tempfile.TemporaryDirectory() as folder:
+        odd = Path(shutil.copy(program, Path(folder, 'a"b\\c\n\u00e4' + "x" * 130)))
+        require(json.loads(run(odd, "json", preload=preload)[0])["program"] == str(odd.resolve()), "names are escaped")
+        first = run(odd, "text", preload=preload)[0].splitlines()[1]
+        require(re.fullmatch(r"  process [1-9]\d*: \.\.\.x{70}", first), first)
 
 
 def check_text(program: Path, preload: Path | None) -> None:

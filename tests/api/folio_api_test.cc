@@ -44,6 +44,33 @@ TEST(OptionGet, RefusesWhatIsNone) {
   EXPECT_EQ(value, 4711);
 }
 
+TEST(OptionSet, HoldsFromThenOn) {
+  int64_t value = -1;
+  ASSERT_TRUE(folio_option_set("decay", 77));
+  ASSERT_TRUE(folio_option_get("decay", &value));
+  EXPECT_EQ(value, 77);
+  ASSERT_TRUE(folio_option_set("decay", 1000));
+  // What would end the process does nothing.
+  char *object = opaque(static_cast<char *>(malloc(100000)));
+  ASSERT_TRUE(folio_option_set("errors", 2));
+  free(opaque(object + 16));
+  ASSERT_TRUE(folio_option_set("errors", 0));
+  free(object);
+}
+
+TEST(OptionSet, RefusesWhatCannotBe) {
+  for (const char *name : {"", "decayy", "watch", "stats", "housekeeper", "cpu_cache", "limit_soft", "profile"}) {
+    EXPECT_FALSE(folio_option_set(name, 1)) << name;
+  }
+  for (const int64_t bad : {int64_t{-1}, int64_t{3}, INT64_MAX}) EXPECT_FALSE(folio_option_set("errors", bad)) << bad;
+  for (const int64_t bad : {int64_t{-1}, int64_t{3600001}, INT64_MIN}) {
+    EXPECT_FALSE(folio_option_set("decay", bad)) << bad;
+  }
+  int64_t value = -1;
+  ASSERT_TRUE(folio_option_get("errors", &value));
+  EXPECT_EQ(value, 0);
+}
+
 TEST(IsOurs, AnyAddress) {
   static int in_data = 1;
   int on_stack = 1;

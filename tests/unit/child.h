@@ -45,6 +45,20 @@ inline bool refuse_call(long number, int error) {
   return filter_call(number, SECCOMP_RET_ERRNO | static_cast<unsigned>(error));
 }
 
+// The same where its third argument, of which the lower half is looked at, is that.
+inline bool refuse_call_with(long number, unsigned third, int error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, third, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{sizeof filter / sizeof filter[0], filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 // From now on this system call does nothing but `answer` with its first three arguments, and succeeds. False if there
 // are no filters here.
 inline void (*answer_of_call)(uint64_t, uint64_t, uint64_t);

@@ -243,7 +243,8 @@ TEST(Layout, HoldsTheAccountsAndTheOptions) {
   EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purged_offset)), page_counts.purged.get());
   EXPECT_EQ(static_cast<uint64_t>(at(folio_layout.purge_calls_offset)), page_counts.purge_calls.get());
   EXPECT_NE(at(folio_layout.purged_offset), 0);
-  EXPECT_EQ(copied<Options>(folio_layout.options).decay, options.decay);
+  const size_t place = reinterpret_cast<const char*>(&options.decay) - reinterpret_cast<const char*>(&options);
+  EXPECT_EQ(copied<int64_t>(folio_layout.options, place), options.decay);
 }
 
 TEST(Layout, NamesEachOption) {

@@ -143,12 +143,14 @@ class Json {
   }
   // Numbers by their paths: "live", "bins[0].size".
   std::map<std::string, uint64_t> numbers;
+  std::map<std::string, std::string> strings;  // with their escapes
 
  private:
   bool take(char c) { return at_ < end_ && *at_ == c ? ++at_, true : false; }
   bool value(const std::string& path) {
     if (at_ < end_ && *at_ == '{') return object(path);
     if (at_ < end_ && *at_ == '[') return array(path);
+    if (at_ < end_ && *at_ == '"') return string(path);
     return number(path);
   }
   bool object(const std::string& path) {
@@ -171,6 +173,15 @@ class Json {
     } while (take(','));
     return take(']');
   }
+  bool string(const std::string& path) {
+    std::string found;
+    for (++at_; at_ < end_ && *at_ != '"'; ++at_) {
+      if (static_cast<unsigned char>(*at_) < ' ') return false;
+      found += *at_;
+      if (*at_ == '\\') found += *++at_;
+    }
+    return take('"') && strings.emplace(path, found).second;
+  }
   bool number(const std::string& path) {
     const char* const start = at_;
     while (at_ < end_ && isdigit(static_cast<unsigned char>(*at_)) != 0) ++at_;
@@ -183,6 +194,12 @@ class Json {
 };
 
 void append(void* to, const char* text, size_t length) { static_cast<std::string*>(to)->append(text, length); }
+
+// Of this test, whose name has nothing to escape.
+std::string own_program() {
+  char path[400];
+  return {path, os::program_path(path, sizeof path)};
+}
 
 TEST_F(Stats, JsonSaysWhatTheTotalsSay) {
   for (const size_t size : edge_sizes()) hold(size);
@@ -208,6 +225,8 @@ TEST_F(Stats, JsonSaysWhatTheTotalsSay) {
   EXPECT_EQ(n["purge_calls"], t.purge_calls);
   EXPECT_EQ(n["busy_sections"], t.busy_sections);
   EXPECT_GT(n["process_rss"], 0u);
+  EXPECT_EQ(n["pid"], os::process_id());
+  EXPECT_EQ(json.strings["program"], own_program());
   const LargeStats large = large_stats();
   EXPECT_GT(large.objects, 0u);
   EXPECT_EQ(n["large.objects"], large.objects);
@@ -244,7 +263,10 @@ TEST_F(Stats, TextFitsAScreenAndNamesEachPart) {
   write_text(append, &text);
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24);
   EXPECT_EQ(text.back(), '\n');
-  EXPECT_EQ(text.rfind("folio: statistics\n", 0), 0u);
+  const std::string process = "  process " + std::to_string(os::process_id()) + ": ";
+  EXPECT_EQ(text.rfind("folio: statistics\n" + process, 0), 0u);
+  const std::string program = own_program();
+  EXPECT_NE(text.find(program.substr(program.size() > 70 ? program.size() - 70 : 0) + "\n"), std::string::npos);
   for (const char* part :
        {"live", "cached", "fragmented", "dirty", "metadata", "RSS", "reserved", "chunks", "threads"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;

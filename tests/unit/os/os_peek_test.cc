@@ -99,4 +99,26 @@ TEST(Os, ThreadsHaveNumbersWhileTheyLive) {
   EXPECT_FALSE(os::thread_exists(other));
 }
 
+void expect_whole_stack(const char* local) {
+  const auto at = reinterpret_cast<uintptr_t>(local), end = os::stack_end(local);
+  EXPECT_GT(end, at);
+  EXPECT_LE(end - at, size_t{8} << 20);
+  for (uintptr_t page_at = at; page_at < end; page_at += page) {
+    EXPECT_NE(os::word_is(reinterpret_cast<void* const*>(page_at & ~uintptr_t{7}), nullptr), os::Answer::kNotThere);
+  }
+}
+
+// On a stack that the program has made nothing is known beyond the page, also where it lies just below what belongs to
+// the thread: others may unmap what follows.
+TEST(Os, AStackEndsWhereItIsKnownTo) {
+  char local = 0;
+  expect_whole_stack(&local);
+  Reserved made(4 * page);
+  EXPECT_EQ(os::stack_end(made.at() + 5), reinterpret_cast<uintptr_t>(made.at()) + page);
+  std::thread([] {
+    char own = 0;
+    expect_whole_stack(&own);
+  }).join();
+}
+
 }  // namespace

@@ -429,6 +429,15 @@ TEST(Os, TheFirstThreadIsKnown) {
   EXPECT_EQ(os::process_id(), static_cast<uint32_t>(getpid()));
 }
 
+TEST(Os, TheProgramIsKnown) {
+  char path[512], linked[512];
+  const ssize_t length = readlink("/proc/self/exe", linked, sizeof linked);
+  ASSERT_GT(length, 0);
+  const std::string program(linked, static_cast<size_t>(length));
+  EXPECT_EQ(std::string(path, os::program_path(path, sizeof path)), program);
+  EXPECT_EQ(std::string(path, os::program_path(path, 5)), program.substr(0, 5)) << "as much as fits";
+}
+
 TEST(Os, TheFirstThreadHasLeftAfterPthreadExit) {
   if (kEmulated) GTEST_SKIP() << "an emulator answers by itself what file it runs";
   if (kThreadSanitizer) GTEST_SKIP() << "it has a thread of its own";

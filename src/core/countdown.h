@@ -1,0 +1,22 @@
+// Chooses one object in so many bytes, at random (a Poisson process: an object of s bytes with probability
+// 1 - exp(-s / interval), whatever was allocated before). Each thread has a countdown of its own.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace folio {
+
+struct Countdown {
+  int64_t bytes;  // that may still be allocated before an object is chosen
+  uint64_t random;
+  uint32_t change;  // the number of the setting of which it was drawn: what is left from another interval is void
+
+  // Whether the next object, of `size` bytes (at most PTRDIFF_MAX), is one. The interval is not 0.
+  bool ends(size_t size, uint64_t interval, uint32_t now);
+
+ private:
+  void draw(uint64_t interval, uint32_t now);
+};
+
+}  // namespace folio

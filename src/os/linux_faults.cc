@@ -1,0 +1,156 @@
+// Linux: faults.h.
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+#include "os/faults.h"
+#include "os/linux_call.h"
+#include "os/os.h"
+
+namespace folio::os {
+
+namespace {
+
+// What the headers of older systems lack. glibc 2.35 has the function; what it fills in has room for more.
+constexpr int kGuardInstall = 102, kGuardRemove = 103;
+struct FoundObject {
+  unsigned long long flags;
+  void* map_start;
+  void* map_end;
+  const link_map* map;
+  void* eh_frame;
+  void* reserved[8];
+};
+extern "C" [[gnu::weak]] int folio_find_object(void* address, FoundObject* found) asm("_dl_find_object");
+
+}  // namespace
+
+bool install_guard(void* address, size_t bytes) { return !failed(call(SYS_madvise, address, bytes, kGuardInstall)); }
+
+bool remove_guard(void* address, size_t bytes) { return !failed(call(SYS_madvise, address, bytes, kGuardRemove)); }
+
+bool forbid(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_NONE)); }
+
+namespace {
+
+constinit OnFault* told_of_faults = nullptr;
+// What had the signal before. A handler that wants to be called once only has been, when it is the default action.
+constinit struct sigaction before {};
+
+#if defined(__x86_64__)
+Access access_of(const mcontext_t& context) {
+  constexpr int64_t kWrites = 2;
+  return (context.gregs[REG_ERR] & kWrites) != 0 ? Access::kWrite : Access::kRead;
+}
+
+void read_registers(const mcontext_t& context, Registers& registers) {
+  // By DWARF's numbers.
+  constexpr int kOrder[] = {REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI, REG_RBP, REG_RSP, REG_R8,
+                            REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15, REG_RIP};
+  static_assert(sizeof kOrder / sizeof kOrder[0] == arch::kDwarfRegisters);
+  for (unsigned i = 0; i < arch::kDwarfRegisters; ++i)
+    registers.at[i] = static_cast<uint64_t>(context.gregs[kOrder[i]]);
+  registers.pc = static_cast<uint64_t>(context.gregs[REG_RIP]);
+}
+#elif defined(__aarch64__)
+// Records of the kernel's lie in what the context reserves: one says why the processor faulted.
+Access access_of(const mcontext_t& context) {
+  constexpr uint32_t kWhy = 0x45535201;  // ESR_MAGIC
+  constexpr uint64_t kDataAbort = 0x24, kWrites = 1u << 6;
+  struct Record {
+    uint32_t magic, bytes;
+    uint64_t syndrome;
+  };
+  const auto* at = reinterpret_cast<const char*>(context.__reserved);
+  const auto* const end = at + sizeof context.__reserved - sizeof(Record);
+  while (at <= end) {
+    const auto& record = *reinterpret_cast<const Record*>(at);
+    if (record.magic == 0 || record.bytes == 0) break;
+    if (record.magic == kWhy) {
+      if ((record.syndrome >> 26 & ~uint64_t{1} & 63) != kDataAbort) break;
+      return (record.syndrome & kWrites) != 0 ? Access::kWrite : Access::kRead;
+    }
+    at += record.bytes;
+  }
+  return Access::kUnknown;
+}
+
+void read_registers(const mcontext_t& context, Registers& registers) {
+  for (unsigned i = 0; i < 31; ++i) registers.at[i] = context.regs[i];
+  registers.at[arch::kStackRegister] = context.sp;
+  registers.at[arch::kDwarfRegisters - 1] = registers.pc = context.pc;
+}
+#endif
+
+void take_fault(int signal, siginfo_t* info, void* context);
+
+// To what had the signal before, as if this handler were not there.
+void pass_on(int signal, siginfo_t* info, void* context) {
+  const bool sent = info->si_code <= 0;  // by a process, and so not by an instruction that would fault again
+  if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN && sent) return;
+  if ((before.sa_flags & SA_SIGINFO) == 0 && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) {
+    // A handler that the program has installed since, and that has called this one, stays.
+    struct sigaction standard {
+    }, now{};
+    standard.sa_handler = SIG_DFL;
+    sigaction(signal, nullptr, &now);
+    if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == take_fault) sigaction(signal, &standard, nullptr);
+    // It comes when this handler returns, or with the instruction that is then done again.
+    if (sent) call(SYS_tgkill, call(SYS_getpid), call(SYS_gettid), signal);
+    return;
+  }
+  const struct sigaction theirs = before;
+  if ((theirs.sa_flags & static_cast<int>(SA_RESETHAND)) != 0) {
+    before.sa_flags &= ~SA_SIGINFO;
+    before.sa_handler = SIG_DFL;
+  }
+  if ((theirs.sa_flags & SA_SIGINFO) != 0) {
+    theirs.sa_sigaction(signal, info, context);
+  } else {
+    theirs.sa_handler(signal);
+  }
+}
+
+void take_fault(int signal, siginfo_t* info, void* context) {
+  const int number = errno;
+  if (info->si_code > 0) {
+    const mcontext_t& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+    Fault fault{static_cast<const char*>(info->si_addr), access_of(machine), {}};
+    read_registers(machine, fault.registers);
+    told_of_faults(fault);
+  }
+  errno = number;
+  pass_on(signal, info, context);
+}
+
+}  // namespace
+
+bool on_fault(OnFault* told) {
+  told_of_faults = told;
+  struct sigaction now {};
+  if (sigaction(SIGSEGV, nullptr, &now) != 0) return false;
+  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == take_fault) return true;
+  before = now;
+  struct sigaction mine {};
+  // What the program's handler wanted of its mask and of system calls holds as long as it is called from here.
+  mine.sa_mask = before.sa_mask;
+  mine.sa_flags = SA_SIGINFO | SA_ONSTACK | (before.sa_flags & (SA_NODEFER | SA_RESTART));
+  mine.sa_sigaction = take_fault;
+  return sigaction(SIGSEGV, &mine, nullptr) == 0;
+}
+
+bool find_module(const void* code, Module* module) {
+  FoundObject found;
+  if (&folio_find_object == nullptr || folio_find_object(const_cast<void*>(code), &found) != 0) return false;
+  const char* const path = found.map->l_name;
+  *module = {path == nullptr || path[0] == '\0' ? nullptr : path, static_cast<uintptr_t>(found.map->l_addr),
+             static_cast<const uint8_t*>(found.map_start), static_cast<const uint8_t*>(found.map_end),
+             static_cast<const uint8_t*>(found.eh_frame)};
+  return true;
+}
+
+}  // namespace folio::os

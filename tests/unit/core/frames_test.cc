@@ -1,0 +1,125 @@
+#include "core/frames.h"
+
+#include <execinfo.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+bool can_find() {
+  os::Module module;
+  return os::find_module(reinterpret_cast<void*>(&can_find), &module) && module.unwind_table != nullptr;
+}
+constexpr const char* kCannotFind = "this libc does not tell where code lies";
+
+// The frames of the caller, as the compiler's own unwinder has them.
+struct Both {
+  std::vector<const void*> ours, theirs;
+};
+[[gnu::noinline]] Both both() {
+  Frames frames;
+  take_frames(frames);
+  void* expected[64];
+  const int count = backtrace(expected, 64);
+  Both found;
+  for (const void* frame : frames.at) {
+    if (frame != nullptr) found.ours.push_back(frame);
+  }
+  found.theirs.assign(expected, expected + count);
+  return found;
+}
+
+// The first is a place in both(); a sanitizer's backtrace may begin with a call of its own.
+void expect_same(const Both& found) {
+  ASSERT_GE(found.ours.size(), 2u);
+  const auto from = std::find(found.theirs.begin(), found.theirs.end(), found.ours[1]);
+  std::vector<const void*> expected(from, found.theirs.end());
+  if (expected.size() > kFramesMost - 1) expected.resize(kFramesMost - 1);
+  EXPECT_EQ(std::vector<const void*>(found.ours.begin() + 1, found.ours.end()), expected);
+}
+
+[[gnu::noinline]] Both deeper(unsigned depth, volatile char* room) {
+  volatile char more[100];
+  more[0] = room[0];
+  Both found = depth == 0 ? both() : deeper(depth - 1, more);
+  more[1] = 1;  // no tail call
+  return found;
+}
+
+class FramesTest : public ::testing::Test {
+ protected:
+  FramesTest() { can_ = can_find(); }
+  bool can_ = false;
+};
+
+TEST_F(FramesTest, AreThoseOfTheCompilersUnwinder) {
+  if (!can_) GTEST_SKIP() << kCannotFind;
+  volatile char room[1] = {};
+  for (const unsigned depth : {0u, 1u, 5u, 100u}) expect_same(deeper(depth, room));
+}
+
+TEST_F(FramesTest, ThroughALibraryThatCallsBack) {
+  if (!can_) GTEST_SKIP() << kCannotFind;
+  static Both found;
+  int values[] = {3, 1, 2};
+  qsort(values, 3, sizeof values[0], [](const void* a, const void* b) {
+    found = both();
+    return *static_cast<const int*>(a) - *static_cast<const int*>(b);
+  });
+  expect_same(found);
+}
+
+TEST_F(FramesTest, ToTheStartOfAThread) {
+  if (!can_) GTEST_SKIP() << kCannotFind;
+  std::thread([] { expect_same(both()); }).join();
+}
+
+// In frames whose size only their run tells.
+[[gnu::noinline]] Both with_array(size_t bytes) {
+  auto* const array = static_cast<char*>(__builtin_alloca(bytes));
+  memset(array, 1, bytes);
+  Both found = both();
+  asm volatile("" : : "r"(array) : "memory");
+  return found;
+}
+
+TEST_F(FramesTest, ThroughFramesOfAnySize) {
+  if (!can_) GTEST_SKIP() << kCannotFind;
+  for (const size_t bytes : {16, 1000, 100000}) expect_same(with_array(bytes));
+}
+
+// A stack that leads nowhere ends the walk, and nothing is read beyond what is there.
+TEST_F(FramesTest, WhatIsNoStackIsNotFollowed) {
+  const size_t page = os::page_bytes();
+  auto* const stack =
+      static_cast<char*>(mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(stack, MAP_FAILED);
+  for (const size_t at : {size_t{0}, page - 64, page - 8}) {
+    for (const int byte : {0, 0x41, 0xff}) {
+      memset(stack, byte, page);
+      os::Registers registers{};
+      registers.pc = reinterpret_cast<uintptr_t>(&can_find) + 4;
+      for (uint64_t& each : registers.at) each = reinterpret_cast<uintptr_t>(stack + at);
+      Frames frames;
+      frames_from(registers, frames);
+      EXPECT_EQ(frames.at[0], reinterpret_cast<void*>(registers.pc));
+      EXPECT_EQ(frames.at[3], nullptr);
+    }
+  }
+  munmap(stack, page);
+  os::Registers registers{};
+  registers.pc = 4096;
+  Frames frames;
+  frames_from(registers, frames);
+  EXPECT_EQ(frames.at[1], nullptr);
+}
+
+}  // namespace
