@@ -1,0 +1,57 @@
+"""Programs to profile, and what tests ask of a profile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from conftest import LIBRARY, ROOT, line_of, running
+from folio.profiling import Profile, Session, profiled
+from folio.reader import Reader
+from folio.sites import Site, sites
+from folio.symbols import short
+
+PROGRAM = Path(os.environ.get("FOLIO_TEST_PROFILED", ROOT / "build/tests/folio_command/folio_command_profiled"))
+UNLOADED = Path(os.environ.get("FOLIO_TEST_UNLOADED", ROOT / "build/tests/folio_command/libfolio_command_unloaded.so"))
+ROUND = {"small_site": 3000 * 64, "middle_site": 1000 * 1000, "large_site": 100 * 20000}  # what `a` allocates
+
+
+def tell(process: subprocess.Popen, letters: str) -> None:
+    """Returns when it has done what each letter says."""
+    assert process.stdin is not None and process.stdout is not None
+    for letter in letters:
+        process.stdin.write(letter)
+        process.stdin.flush()
+        process.stdout.readline()
+
+
+@contextmanager
+def program(options: str = "", file: Path = PROGRAM) -> Iterator[subprocess.Popen]:
+    with running([str(file), str(UNLOADED)], LIBRARY, options) as process:
+        line_of(process)
+        yield process
+
+
+def taken(process: subprocess.Popen, interval: int, letters: str) -> Profile:
+    """The profile of what the letters do, with a look after each."""
+    session = Session(Reader(process.pid), interval)
+    with profiled(session):
+        session.look()
+        for letter in letters:
+            tell(process, letter)
+            session.look()
+    session.look()
+    session.look_at_pages()
+    return session.profile()
+
+
+def by_name(profile: Profile, what: str = "live") -> dict[str, Site]:
+    return {short(site.frame.function): site for site in sites(profile, what) if what in site.own}
+
+
+def names(profile: Profile, stack: int) -> list[str]:
+    """The innermost first."""
+    return [short(frame.function) for frame in profile.stacks[stack]]

@@ -1,0 +1,199 @@
+"""Samples of a process (docs/layout.md, "Samples"): what is kept of each chosen object.
+
+A slot is used again some time after its object was freed, so who wants all of them looks often enough: what was missed
+shows as a gap in the numbers.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from folio.errors import FolioError
+from folio.reader import Reader
+
+if TYPE_CHECKING:
+    from folio.profile_file import ProfileFile
+
+LIVE, FREED = 2, 3
+BATCH = 2048  # stacks that are read at once: 16 MiB
+WAITING_MOST = 16  # batches
+LOOK_SECONDS_LEAST = 0.005
+REGISTERS = 14
+
+SAMPLE = np.dtype(
+    [
+        ("mark", "<u8"),
+        ("object", "<u8"),
+        ("written_ms", "<u8"),
+        ("freed_ms", "<u8"),
+        ("size", "<u8"),
+        ("interval", "<u8"),
+        ("thread", "<u4"),
+        ("stack_bytes", "<u4"),
+        ("registers", "<u8", REGISTERS),
+    ]
+)
+REGISTERS_OFFSET = SAMPLE.fields["registers"][1]  # type: ignore[index]
+
+
+def memory_of(reader: Reader | ProfileFile) -> Any:
+    """Where its addresses lead."""
+    return reader.process if isinstance(reader, Reader) else reader
+
+
+@dataclass
+class Batch:
+    """New samples, with the raw stacks of them."""
+
+    samples: np.ndarray  # of SAMPLE
+    stacks: np.ndarray  # a row of bytes each
+
+
+@dataclass
+class Table:
+    address: int
+    slots: int
+    marks: np.ndarray = field(init=False)  # as seen last
+
+    def __post_init__(self) -> None:
+        self.marks = np.zeros(self.slots, np.uint64)
+
+
+@dataclass
+class Ends:
+    """Of samples that were live at the look before: their numbers, and when they were freed (0: it is not known)."""
+
+    numbers: list[int] = field(default_factory=list)
+    freed_ms: list[int] = field(default_factory=list)
+
+
+class Samples:
+    """Reads those with numbers above `after`."""
+
+    def __init__(self, reader: Reader | ProfileFile, after: int = 0) -> None:
+        self.memory, self.layout = memory_of(reader), reader.layout
+        self.after = after
+        self.tables: list[Table] = []
+        self.torn = 0  # overwritten while they were read
+        if self.layout.sample_bytes < SAMPLE.itemsize or self.layout.sample_registers_offset != REGISTERS_OFFSET:
+            raise FolioError(
+                f"samples of {self.layout.sample_bytes} bytes are unknown to this tool: use that of the same release"
+            )
+
+    def go_on_in(self, file: ProfileFile) -> None:
+        """The process has ended: its tables lie in the file."""
+        self.memory, self.layout = file, file.layout
+        addresses = np.frombuffer(file.read(self.layout.sample_tables, 8 * self.layout.sample_tables_most), np.uint64)
+        for table, address in zip(self.tables, addresses.tolist(), strict=False):
+            table.address = address  # 0: there was no room for it there
+
+    def counts(self) -> tuple[int, int]:
+        """Made since the start (the number of the last one), and how many of these had no slot."""
+        made, lost = np.frombuffer(self.memory.read(self.layout.sample_counts, 16), np.uint64).tolist()
+        return made, lost
+
+    def _find_tables(self) -> None:
+        layout = self.layout
+        data = self.memory.read(layout.sample_tables, 8 * layout.sample_tables_most)
+        for k, address in enumerate(np.frombuffer(data, np.uint64).tolist()):
+            if address and k == len(self.tables):
+                self.tables.append(Table(address, layout.sample_slots << k))
+
+    def _headers(self, table: Table, slots: np.ndarray | None = None) -> np.ndarray:
+        each = self.layout.sample_bytes
+        if slots is None:
+            data = self.memory.read_ranges([(table.address, table.slots * each)])
+        else:
+            data = self.memory.read_ranges([(table.address + int(slot) * each, each) for slot in slots])
+        wide = data.reshape(-1, each)[:, : SAMPLE.itemsize]
+        return np.ascontiguousarray(wide).view(SAMPLE).reshape(-1)
+
+    def look(self, ends: Ends) -> Iterator[Batch]:
+        """What is new, and, added to `ends`, what is no more."""
+        self._find_tables()
+        for table in self.tables:
+            if not table.address:
+                continue
+            headers = self._headers(table)
+            self.memory.must_live()  # else it may be of another program
+            marks = headers["mark"]
+            there = (marks & 3 >= LIVE) & (marks >> 2 > self.after)
+            before = table.marks
+            was_live = (before & 3 == LIVE) & (before >> 2 > self.after)
+            same = marks >> 2 == before >> 2
+            ended = was_live & same & (marks & 3 == FREED)
+            ends.numbers += (before[ended] >> 2).tolist()
+            ends.freed_ms += headers["freed_ms"][ended].tolist()
+            replaced = was_live & ~same
+            ends.numbers += (before[replaced] >> 2).tolist()
+            ends.freed_ms += [0] * int(replaced.sum())
+            settled = there | (marks & 3 == 0)
+            table.marks = np.where(settled | replaced, marks, before)
+            new = np.flatnonzero(there & ~same)
+            for first in range(0, len(new), BATCH):
+                yield self._with_stacks(table, new[first : first + BATCH], headers)
+
+    def _with_stacks(self, table: Table, slots: np.ndarray, headers: np.ndarray) -> Batch:
+        samples = headers[slots]
+        most = self.layout.sample_stack_bytes
+        lengths = np.minimum(samples["stack_bytes"], most).astype(np.int64)
+        base = table.address + table.slots * self.layout.sample_bytes
+        stacks = np.zeros((len(slots), most), np.uint8)
+        text = self.memory.read_ranges([(base + int(s) * most, int(n)) for s, n in zip(slots, lengths, strict=True)])
+        if (lengths == most).all():
+            stacks = text.reshape(-1, most)
+        else:
+            edges = np.cumsum(lengths) - lengths
+            for i, (at, length) in enumerate(zip(edges, lengths, strict=True)):
+                stacks[i, :length] = text[at : at + length]
+        again = self._headers(table, slots)["mark"]
+        self.memory.must_live()
+        whole = again >> 2 == samples["mark"] >> 2
+        self.torn += int((~whole).sum())
+        table.marks[slots[~whole]] = 0
+        return Batch(samples[whole], stacks[whole])
+
+
+class Feed(threading.Thread):
+    """Looks at the samples again and again while others unwind what it has found, since slots are used again soon."""
+
+    def __init__(self, samples: Samples) -> None:
+        super().__init__(daemon=True)
+        self.samples = samples
+        self.pause = LOOK_SECONDS_LEAST
+        self.found: queue.Queue[Batch | Ends] = queue.Queue(WAITING_MOST)
+        self.leave = threading.Event()
+        self.problem: FolioError | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.leave.wait(self.pause):
+                ends = Ends()
+                for batch in self.samples.look(ends):
+                    self.found.put(batch)
+                if ends.numbers:
+                    self.found.put(ends)  # of samples that were found before
+        except FolioError as error:
+            self.problem = error
+
+    def take(self) -> Iterator[Batch | Ends]:
+        """What was found and not taken. Raises what has made it end, once all is taken."""
+        count = self.found.qsize()
+        for _ in range(count):
+            yield self.found.get()
+        if count == 0 and self.problem is not None:
+            raise self.problem
+
+    def stop(self) -> Iterator[Batch | Ends]:
+        """Nobody looks any more. What was found and not taken."""
+        self.leave.set()
+        while self.is_alive() or not self.found.empty():
+            with suppress(queue.Empty):
+                yield self.found.get(timeout=0.01)
