@@ -11,7 +11,7 @@ declare -A sets=(
   [build]="$build"
   [test]="$build libgtest-dev pkg-config binutils python3-pytest python3-venv git libpython3.11-testsuite perl sqlite3
     xz-utils"
-  [real]="ghostscript nodejs redis-server chromium-headless-shell"
+  [real]="gdb ghostscript nodejs redis-server chromium-headless-shell"
   [peers]="$build binutils libtcmalloc-minimal4 libtbbmalloc2"
   [bench]="$build libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 libtbbmalloc2 valgrind python3-venv binutils"
   [bench-apps]="ghostscript sqlite3 nodejs perl g++ z3 redis-server memcached libmemcached-tools

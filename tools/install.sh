@@ -22,6 +22,9 @@ if [ -n "$command" ] && [ -z "${DESTDIR:-}" ]; then
   environment=$prefix/libexec/folio
   if /usr/bin/python3 -m venv --clear "$environment" > "$log" 2>&1 &&
     "$environment/bin/pip" install --quiet './tools[top]' > "$log" 2>&1; then
+    # What reads symbols has no package for some machines.
+    "$environment/bin/pip" install --quiet './tools[top,profile]' > "$log" 2>&1 ||
+      echo "install.sh: without folio profile, whose packages cannot be had: $(tail -n 1 "$log")" >&2
     mkdir -p "$prefix/bin"
     ln -sf "$environment/bin/folio" "$prefix/bin/folio"
     echo "the folio command: $prefix/bin/folio"

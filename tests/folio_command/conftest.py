@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,16 @@ LIBRARY = Path(os.environ.get("FOLIO_TEST_LIBRARY", ROOT / "build/libfolio.so"))
 HEAP = Path(os.environ.get("FOLIO_TEST_HEAP", ROOT / "build/tests/folio_command/folio_command_heap"))
 os.environ["FOLIO_LIBRARY"] = str(LIBRARY)
 STATIC = Path(os.environ.get("FOLIO_TEST_STATIC", ROOT / "build/tests/folio_command/folio_command_static"))
+PLANTED = Path(os.environ.get("FOLIO_TEST_PLANTED", ROOT / "build/tests/folio_command/folio_command_planted"))
+PLANTED_STATIC = PLANTED.with_name("folio_command_planted_static")
+BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium-headless-shell")
+BUILT = ROOT / "build/tests/folio_command"
+OPENER = Path(os.environ.get("FOLIO_TEST_OPENER", BUILT / "folio_command_opener"))
+PLUGIN = Path(os.environ.get("FOLIO_TEST_PLUGIN", BUILT / "libfolio_command_plugin.so"))
+OWN = Path(os.environ.get("FOLIO_TEST_OWN", BUILT / "libfolio_command_own.so"))
+
+SYMBOLIC = Path(os.environ.get("FOLIO_TEST_SYMBOLIC", BUILT / "libfolio_command_symbolic.so"))
 
 
 def environment(library: Path | None, options: str = "") -> dict[str, str]:
@@ -95,14 +107,31 @@ def stop(pid: int) -> None:
     eventually(lambda: states() == {"T"})
 
 
+def gcore(pid: int, folder: Path) -> Path:
+    """A core file of a process that goes on; the test is skipped where there is no gcore, or it may not trace."""
+    if shutil.which("gcore") is None:
+        pytest.skip("no gcore: apt-get install gdb")
+    done = subprocess.run(["gcore", "-o", folder / "gcore", str(pid)], capture_output=True, text=True, timeout=300)
+    if "ptrace" in done.stderr:
+        pytest.skip("gcore may not trace here")
+    return folder / f"gcore.{pid}"
+
+
+def figures(target: int | Path, *, by_account: bool = False) -> dict[str, Any]:
+    """All figures of doctor and bins, but for how long it took."""
+    found = asdict(explain(Reader(target if isinstance(target, int) else str(target)), by_account=by_account))
+    del found["seconds"]
+    return found
+
+
 @contextmanager
 def heap(*words: str, options: str = "", program: Path = HEAP) -> Iterator[tuple[int, dict[str, Any]]]:
     """heap.cc in one of its forms: its process, and what it says of itself."""
-    with running([str(program), *words], None if program == STATIC else LIBRARY, options) as process:
+    with running([str(program), *words], None if program in (STATIC, PLANTED_STATIC) else LIBRARY, options) as process:
         yield process.pid, json.loads(line_of(process))
 
 
-def folio(*words: str | Path, **more: str) -> subprocess.CompletedProcess:
+def folio(*words: str | Path, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess:
     """The command in a process of its own, with `more` in its environment."""
     return subprocess.run(
         [sys.executable, "-m", "folio", *map(str, words)],
@@ -110,6 +139,7 @@ def folio(*words: str | Path, **more: str) -> subprocess.CompletedProcess:
         text=True,
         timeout=300,
         stdin=subprocess.DEVNULL,
+        cwd=cwd,
         env=environment(None) | {"FOLIO_LIBRARY": str(LIBRARY), "COLUMNS": "80"} | more,
     )
 

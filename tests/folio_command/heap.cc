@@ -7,6 +7,7 @@
 //   heap scattered PAGES  one huge object, of which every third page is touched, so many of them
 //   heap passed OBJECTS   objects of 64 bytes that another thread has freed
 //   heap counted          at each `m` it reads so many mallocs of known sizes; it says when it has
+//   heap guarded          a hundred objects of 1000 bytes, the first half freed; the addresses of the first, the last
 //   heap quiet MIB        frees so much of its memory and then does nothing
 #include <malloc.h>
 #include <stdio.h>
@@ -192,6 +193,16 @@ void allocate(size_t size, unsigned times) {
   for (unsigned i = 0; i < times; ++i) free(malloc(size));
 }
 
+int guarded() {
+  static void* objects[100];
+  for (void*& object : objects) object = touched(1000);
+  for (size_t i = 0; i < 50; ++i) free(objects[i]);
+  printf("{\"freed\": %zu, \"live\": %zu}\n", reinterpret_cast<size_t>(objects[0]),
+         reinterpret_cast<size_t>(objects[99]));
+  wait_for_end();
+  return 0;
+}
+
 int counted() {
   printf("{}\n");
   fflush(stdout);
@@ -217,9 +228,10 @@ int main(int argc, char** argv) {
   if (argc > 1 && strcmp(argv[1], "passed") == 0) return passed(number);
   if (argc > 1 && strcmp(argv[1], "quiet") == 0) return quiet(number);
   if (argc > 1 && strcmp(argv[1], "counted") == 0) return counted();
+  if (argc > 1 && strcmp(argv[1], "guarded") == 0) return guarded();
   if (argc > 1 && strcmp(argv[1], "thinned") == 0) return thinned(number);
   fprintf(stderr,
           "usage: heap known | wide GIB | load THREADS | scattered PAGES | passed OBJECTS | quiet MIB | thinned MIB |\n"
-          "            counted\n");
+          "            counted | guarded\n");
   return 2;
 }

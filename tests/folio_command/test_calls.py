@@ -3,12 +3,16 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
-from conftest import HEAP, LIBRARY, STATIC, folio_here, folio_json, heap, kill, line_of, running
-from folio.calls import Seam
+from conftest import HEAP, LIBRARY, STATIC, eventually, folio_here, folio_json, heap, kill, line_of, running
+from folio import calls
+from folio.calls import Seam, count
 from folio.reader import Reader
 
 KNOWN = {32: 5000, 1088: 3000, None: 22}  # by the largest size of the bin: what `heap counted` does at each m
@@ -114,3 +118,65 @@ class TestCommand:
             done = folio_here("calls", str(pid))
         assert done.returncode == 2
         assert "has not begun to use Folio" in done.stderr
+
+
+class TestWhoHoldsIt:
+    """A command that is killed leaves nothing closed, and two commands do not disturb each other unnoticed."""
+
+    @pytest.mark.parametrize("command", ["calls", "profile"])
+    def test_killed_it_is_open_again_soon(self, command):
+        with heap("load", "2") as (pid, _):
+            seam = Seam(reader := Reader(pid))
+            words = [sys.executable, "-m", "folio", command, str(pid), "--for", "600"]
+            with subprocess.Popen(words, stdout=subprocess.DEVNULL) as holder:
+                eventually(lambda: seam.mode() == reader.layout.mode_closed)
+                holder.kill()
+            killed = time.monotonic()
+            eventually(lambda: seam.mode() == reader.layout.mode_open)
+            assert time.monotonic() - killed < 15
+
+    def test_it_stays_closed_as_long_as_the_command_is_there(self, monkeypatch):
+        monkeypatch.setattr(calls, "HELD_SECONDS", 1.5)
+        monkeypatch.setattr(calls, "RENEW_SECONDS", 0.2)
+        with heap("load", "2") as (pid, _):
+            counts, took = count(Seam(Reader(pid)), 5)
+            assert took >= 5
+            assert counts.sum() > 0
+
+    def test_who_was_stopped_for_too_long_says_so(self, monkeypatch):
+        monkeypatch.setattr(calls, "HELD_SECONDS", 0.5)
+        monkeypatch.setattr(calls, "RENEW_SECONDS", 600)
+        with heap("load", "2") as (pid, _):
+            done = folio_here("calls", str(pid), "--for", "3")
+            assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+            assert "was not counted to the end" in done.stderr
+
+    def test_a_process_by_another_clock_is_held_without_end(self, monkeypatch):
+        monkeypatch.setattr(calls, "time_namespace", str)
+        with heap("load", "2") as (pid, _):
+            seam = Seam(reader := Reader(pid))
+            seam.close(0)
+            until = reader.layout.seam_setting + reader.layout.seam_until_offset
+            assert reader.process.read_word(until) == 0
+            seam.open()
+            assert seam.mode() == reader.layout.mode_open
+
+    def test_it_refuses_while_a_profile_runs(self):
+        with heap("load", "2", options="profile:65536") as (pid, _):
+            done = folio_here("calls", str(pid), "--for", "0.2")
+            assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+            assert f"process {pid} is profiled just now, one sample in 64.0 KiB" in done.stderr
+            seam = Seam(reader := Reader(pid))
+            assert (seam.mode(), seam.interval()) == (reader.layout.mode_closed, 65536)
+
+    def test_only_the_last_one_opens_it(self):
+        with heap("load", "2") as (pid, _):
+            reader = Reader(pid)
+            first, second = Seam(reader), Seam(reader)
+            first.close(0)
+            second.close(4096)
+            assert not first.holds()
+            first.open()
+            assert (second.mode(), second.interval()) == (reader.layout.mode_closed, 4096)
+            second.open()
+            assert second.mode() == reader.layout.mode_open

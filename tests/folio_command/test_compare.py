@@ -4,13 +4,16 @@ import json
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 
 import pytest
-from conftest import LIBRARY, folio
+from conftest import BROWSER, LIBRARY, folio, needs_browser
 from folio import rounds
-from folio.compare import MEASURES, Comparison, differences, in_short, take_report, verdict
+from folio.compare import MEASURES, Comparison, cautions, differences, in_short, take_report, verdict
+from folio.compare_page import page, ratio_axis, ratio_ticks, ticks, unit_of
 from folio.errors import FolioError
 from folio.launching import LAUNCH_PY, Allocator, Run, find_launcher, launch
+from folio.rounds import Interval
 
 GLIBC = Allocator("glibc", None)
 WORK = ["/usr/bin/python3", "-c", "x = [bytes(n % 3000) for n in range(3000)]; print(len(x))"]
@@ -19,6 +22,12 @@ WORK = ["/usr/bin/python3", "-c", "x = [bytes(n % 3000) for n in range(3000)]; p
 def run_of(status=0, stdout=b"x", wall=1.0, peak=1024):
     usage = {"wall": wall, "user": wall, "sys": 0.0, "max_rss_kib": peak, "minor_faults": 5, "major_faults": 0}
     return Run({**usage, "status": status}, stdout, b"")
+
+
+def comparison(ours, theirs, **more):
+    made = Comparison(["p"], {}, len(ours), [GLIBC, Allocator("Folio", LIBRARY)], **more)
+    made.runs = {"glibc": [run_of(wall=w) for w in theirs], "Folio": [run_of(wall=w) for w in ours]}
+    return made
 
 
 class TestRounds:
@@ -34,24 +43,19 @@ class TestRounds:
 
 
 class TestShowing:
-    def comparison(self, ours, theirs):
-        made = Comparison(["p"], {}, len(ours), [GLIBC, Allocator("Folio", LIBRARY)])
-        made.runs = {"glibc": [run_of(wall=w) for w in theirs], "Folio": [run_of(wall=w) for w in ours]}
-        return made
-
     def test_ratios_of_medians(self):
-        made = self.comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
+        made = comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
         assert made.ratio("Folio", MEASURES[0]).value == pytest.approx(0.5)
         assert MEASURES[0].show(made.median("glibc", MEASURES[0])) == "2.00 s (1.90–2.10)"
         assert MEASURES[2].show(made.median("glibc", MEASURES[2])) == "1.0 MiB (1.0–1.0)"
 
     def test_in_short(self):
-        made = self.comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
+        made = comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
         assert in_short(made, "Folio").replace("\n", " ") == (
             "Folio beside glibc: it takes 50 % less time, 50 % less CPU time; no difference is seen in peak memory, "
             "page faults."
         )
-        assert in_short(self.comparison([1.0], [2.0]), "Folio") == ""
+        assert in_short(comparison([1.0], [2.0]), "Folio") == ""
 
     def test_the_servers_own_report(self):
         run = Run({"wall": 3.5}, b"", b'noise\n{"seconds": 1.5, "rest_bytes": 4096}\n')
@@ -77,6 +81,91 @@ class TestShowing:
         assert notes == ["its output differs from run to run on glibc alone; not compared"]
 
 
+class TestCautions:
+    def test_none(self):
+        assert cautions(comparison([1.0, 1.01] * 5, [2.0, 2.01] * 5)) == []
+
+    def test_too_few_rounds(self):
+        assert cautions(comparison([1.0], [2.0]))[0].startswith("one run on each: no intervals")
+        assert cautions(comparison([1.0] * 3, [2.0] * 3))[0].startswith("fewer than 6 runs")
+
+    def test_runs_that_vary(self):
+        (said,) = cautions(comparison([1.0, 1.5, 2.0, 1.2, 0.8, 1.1], [1.0] * 6))
+        assert re.match(r"the runs vary: a ratio of time is known to ± \d+ % only", said)
+
+    def test_a_busy_machine(self):
+        (said,) = cautions(comparison([1.0] * 6, [2.0] * 6, load=1000.0))
+        assert said.startswith("the machine was busy before the first run (load 1000.0 on ")
+
+
+class TestPage:
+    def test_ticks(self):
+        assert ticks(10.4) == [0, 2, 4, 6, 8, 10]
+        assert ticks(0.3) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+        for most in (1, 7, 999, 123456):
+            assert 3 <= len(ticks(most)) <= 7
+
+    def test_units(self):
+        assert unit_of("seconds", 0.03) == (1e-3, "ms")
+        assert unit_of("bytes", 3 << 20) == (2**20, "MiB")
+        assert unit_of("count", 999) == (1, "")
+
+    @pytest.mark.parametrize("ends", [(0.98, 1.02), (0.5, 2), (0.01, 100), (0.7, 1.001), (0.999, 30)])
+    def test_the_axis_of_ratios(self, ends):
+        low, high = ratio_axis([Interval(1, *ends, 6)])
+        assert low < ends[0] < ends[1] < high
+        found = ratio_ticks(low, high)
+        assert "1" in [text for _, text in found]
+        places = [at for at, _ in found]
+        assert all(b - a >= 10.9 for a, b in pairwise(places))
+        assert 0 <= places[0] <= places[-1] <= 100
+
+    def test_says_what_it_shows(self):
+        text = page(comparison([1.0, 1.1, 0.9], [2.0, 2.1, 1.9], load=1000.0))
+        head = text.index("<h2>")
+        assert 0 < text.index("Folio beside glibc: it takes 50 % less time") < head
+        assert 0 < text.index("fewer than 6 runs") < head
+        assert 0 < text.index("the machine was busy") < head
+        assert "One dot is one run of the program" in text
+        assert "95 %" in text
+        assert "time, in s<" in text
+        assert "peak memory, in MiB<" in text
+        assert text.count('class="dot" style="left: ') == 4 * 2 * 3 + 1  # and that of the explanation
+        middle = re.search(
+            r'<span class="name">time</span>\s+<span class="plot less".*?class="median" style="left: ([\d.]+)%',
+            text,
+            re.DOTALL,
+        )
+        one = re.search(r'class="one" style="left: ([\d.]+)%', text)
+        assert float(middle[1]) < float(one[1])
+
+    def test_a_difference_in_output_comes_first(self):
+        made = comparison([1.0] * 6, [2.0] * 6)
+        made.warnings.append("its output is not the same on glibc and Folio")
+        text = page(made)
+        assert text.index("Not the same work:</b> its output is not the same") < text.index("<h2>")
+
+    def test_one_round(self):
+        text = page(comparison([1.0], [2.0]))
+        assert "One run on each: no difference can be told." in text
+        assert "Beside glibc" not in text
+        assert 'class="band"' not in text
+
+    @needs_browser
+    @pytest.mark.parametrize("width", [390, 1000])
+    def test_it_fits(self, tmp_path, width):
+        script = "<script>document.title = [innerWidth, page.scrollWidth - page.clientWidth].join()</script>"
+        text = page(comparison([1.0, 1.1, 0.9] * 2, [2.0, 2.1, 1.9] * 2))
+        (tmp_path / "page.html").write_text(text + script.replace("page", "document.documentElement"))
+        frame = f"<iframe src=page.html style='width: {width}px; height: 900px; border: 0'></iframe>"
+        frame += "<script>onload = () => { document.title = frames[0].document.title; };</script>"
+        (tmp_path / "frame.html").write_text("<!doctype html>" + frame)
+        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+        command += ["--virtual-time-budget=3000", "--dump-dom", f"file://{tmp_path}/frame.html"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert f"<title>{width},0</title>" in done.stdout
+
+
 class TestLauncher:
     def test_without_a_compiler(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -94,10 +183,10 @@ class TestLauncher:
 
 class TestCommand:
     def test_until_the_ratios_are_known(self, tmp_path):
-        done = folio("compare", "--scratch", tmp_path, "--json", "--until", "1000", "--", "true")
+        done = folio("compare", "--scratch", tmp_path, "--json", "--until", "100000", "--", "true")
         found = json.loads(done.stdout)
         assert found["rounds"] == 6
-        assert any("within ± 1000 %: stopped after 6 rounds" in note for note in found["notes"])
+        assert any("within ± 100000 %: stopped after 6 rounds" in note for note in found["notes"])
         done = folio("compare", "--scratch", tmp_path, "--json", "-n", "2", "--until", "0.01", "--", "true")
         found = json.loads(done.stdout)
         assert found["rounds"] == 2

@@ -1,6 +1,7 @@
 """`folio metrics`: what it says, read by Prometheus's own parsers, and what is shipped with it."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -11,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import HEAP, LIBRARY, environment, folio_here, folio_json, heap, kill, running
+from conftest import HEAP, LIBRARY, environment, eventually, folio_here, folio_json, heap, kill, running
 from folio.errors import FolioError
-from folio.metrics import SHIPPED, parse_listen
+from folio.finding import Wanted, by_cgroup, cgroup_folder, cgroup_mounts
+from folio.metrics import SHIPPED, Collector, parse_listen
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
@@ -145,7 +147,143 @@ class TestSeveral:
         assert len(done.stderr.splitlines()) == 1
 
 
+def of_name(tmp_path, name):
+    """A program of a name that nobody else has."""
+    return shutil.copy(HEAP, tmp_path / name)
+
+
+def ups(families):
+    (up,) = [family for family in families if family.name == "folio_up"]
+    return {int(sample.labels["pid"]): sample.value for sample in up.samples}
+
+
+def counts(families):
+    (found,) = [family for family in families if family.name == "folio_found_processes"]
+    return {(sample.labels["by"], sample.labels["what"]): sample.value for sample in found.samples}
+
+
+class TestFound:
+    @pytest.mark.parametrize("name", ["its-own-name", "a-name-that-is-longer-than-comm"])
+    def test_by_name_new_ones_come_and_old_ones_go(self, tmp_path, name, capsys):
+        program = of_name(tmp_path, name)
+        collector = Collector(Wanted(names=[name]), tells=True)
+        assert ups(collector.collect()) == {}
+        assert collector.status() == 2
+        with heap("quiet", "1", program=program) as (first, _):
+            families = list(collector.collect())
+            assert ups(families) == {first: 1}
+            assert counts(families) == {("name", name): 1}
+            assert collector.status() == 0
+            with heap("quiet", "1", program=program) as (second, _):
+                assert ups(collector.collect()) == {first: 1, second: 1}
+            assert ups(collector.collect()) == {first: 1}
+        families = list(collector.collect())
+        assert ups(families) == {}
+        assert counts(families) == {("name", name): 0}
+        said = capsys.readouterr().err
+        for line in ("new: process", "gone: process"):
+            assert f"{line} {second} ({name[:15]})" in said
+
+    def test_others_of_the_name_are_left_out(self, tmp_path):
+        program = of_name(tmp_path, "its-own-name")
+        collector = Collector(Wanted(names=["its-own-name"]))
+        with running([program, "quiet", "1"], None) as other, heap("quiet", "1", program=program) as (pid, _):
+            other.stdout.readline()
+            for _ in range(5):
+                assert ups(collector.collect()) == {pid: 1}
+        assert collector.status() == 0
+
+    def test_one_that_gets_onto_folio_later_is_found(self, tmp_path):
+        program = of_name(tmp_path, "its-own-name")
+        to_it = f"os.execve('{program}', ['x', 'quiet', '1'], os.environ | {{'LD_PRELOAD': '{LIBRARY}'}})"
+        code = f"input(); import os; {to_it}"
+        collector = Collector(Wanted(names=["its-own-name", "python3"]))
+        with running(["/usr/bin/python3", "-c", code], None) as process:
+            for _ in range(5):
+                assert process.pid not in ups(collector.collect())
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert ups(collector.collect())[process.pid] == 1
+
+    def test_by_cgroup_and_those_below_it(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("folio.finding.cgroup_mounts", lambda: [tmp_path])
+        group = tmp_path / "system.slice" / "a.service"
+        (group / "below").mkdir(parents=True)
+        collector = Collector(Wanted(cgroups=["/system.slice/a.service"]))
+        with heap("quiet", "1") as (first, _), heap("quiet", "1") as (second, _), heap("quiet", "1"):
+            (group / "cgroup.procs").write_text(f"{first}\n0\n")
+            (group / "below" / "cgroup.procs").write_text(f"{second}\n")
+            assert ups(collector.collect()) == {first: 1, second: 1}
+            assert by_cgroup(group) == by_cgroup(cgroup_folder(str(group))) == sorted([first, second])
+            shutil.rmtree(group)  # as systemd does when the service has ended
+            assert ups(collector.collect()) == {}
+
+    def test_a_folder_that_is_no_cgroup(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("folio.finding.cgroup_mounts", lambda: [tmp_path])
+        (tmp_path / "x").mkdir()
+        done = folio_here("metrics", "--cgroup", "x")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is no cgroup; /proc/PID/cgroup tells that of a process" in done.stderr
+
+    def test_a_cgroup_of_the_kernels(self):
+        for mount in cgroup_mounts():
+            folder = mount / f"folio-test-{os.getpid()}"
+            try:
+                folder.mkdir()
+            except OSError:
+                continue
+            try:
+                with heap("quiet", "1") as (pid, _):
+                    try:
+                        (folder / "cgroup.procs").write_text(str(pid))
+                    except OSError:  # as a cpuset without CPUs
+                        continue
+                    done = folio_here("metrics", "--cgroup", folder.name)
+                    assert Said(done.stdout).sum("folio_up", pid=str(pid)) == 1
+                    return
+            finally:
+                eventually(lambda folder=folder: gone(folder))
+        pytest.skip("no cgroup can be made here")
+
+    def test_none_is_an_error_but_where_it_serves(self, tmp_path):
+        done = folio_here("metrics", "--name", "no-such-name")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            "folio metrics: no process on Folio of the name no-such-name; `pgrep -a NAME` finds processes by name\n"
+        )
+        with serving("--name", "its-own-name", "--listen", "127.0.0.1:0") as (_, url):
+            assert not Said(get(url)[1]).all("folio_up")
+            with heap("quiet", "1", program=of_name(tmp_path, "its-own-name")) as (pid, _):
+                assert Said(get(url)[1]).sum("folio_up", pid=str(pid)) == 1
+
+    def test_a_number_that_another_process_has_got(self):
+        collector = Collector(Wanted([1]))
+        with heap("quiet", "1") as (pid, _):
+            collector.names = {pid: ""}
+            assert ups(collector.collect()) == {pid: 1}
+            collector.started[pid] = "0"  # as if the first one had ended
+            families = list(collector.collect())
+        assert ups(families) == {pid: 0}
+        assert "is another one now" in str(collector.failures[pid])
+        assert not [f for f in families if f.name == "folio_resident_bytes" and f.samples]
+
+
+def gone(folder):
+    try:
+        folder.rmdir()
+    except OSError:
+        return not folder.exists()
+    return True
+
+
 class TestTextfile:
+    def test_its_name_must_be_one_that_is_read(self, python_process, tmp_path):
+        done = folio_here("metrics", python_process, "--textfile", tmp_path / "folio.txt")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "node_exporter reads only files whose names end in .prom" in done.stderr
+        assert not list(tmp_path.iterdir())
+
     def test_both_parsers_read_it(self, python_process, tmp_path):
         file = tmp_path / "folio.prom"
         file.write_text("old")
@@ -177,7 +315,11 @@ def serving(*words):
     command = [sys.executable, "-m", "folio", "metrics", *map(str, words)]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(None))
     try:
-        yield server, re.fullmatch(r"serves 1 process at (http://\S+); Ctrl-C ends\n", server.stderr.readline())[1]
+        line = server.stderr.readline()
+        while not line.startswith("serves "):
+            assert line
+            line = server.stderr.readline()
+        yield server, re.search(r"at (http://\S+); Ctrl-C ends\n", line)[1]
     finally:
         server.kill()
         server.communicate()

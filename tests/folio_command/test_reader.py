@@ -50,6 +50,16 @@ class TestFinding:
             library.unlink()
             assert live_objects(Reader(process.pid).view()) > 10000
 
+    def test_replaced_library(self, tmp_path):
+        """The update brought another build to the same place."""
+        library = tmp_path / "libfolio.so.0"
+        shutil.copy(LIBRARY, library)
+        with running([str(HEAP), "known"], library) as process:
+            process.stdout.readline()
+            library.unlink()
+            shutil.copy(LIBRARY.parent / "libfolio-embed.so", library)
+            assert live_objects(Reader(process.pid).view()) > 10000
+
     def test_musl(self, tmp_path):
         if shutil.which("musl-gcc") is None or not (ROOT / "build-musl/libfolio.o").exists():
             pytest.skip("no libfolio.o for musl: make musl")

@@ -9,15 +9,19 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
-from conftest import eventually, folio, heap, running
+from conftest import HEAP, eventually, folio, heap, line_of, running
 
 textual = pytest.importorskip("textual")
 
+from folio.caches import caches_of  # noqa: E402
+from folio.heap import PLACES  # noqa: E402
+from folio.output import size  # noqa: E402
 from folio.parts import explain  # noqa: E402
 from folio.reader import Reader  # noqa: E402
-from folio.top import BinScreen, Top, Watched, rate_text, spark  # noqa: E402
+from folio.top import BinScreen, Top, Watched, cache_rows, rate_text, spark  # noqa: E402
 from textual.widgets import DataTable, Static  # noqa: E402
 
 STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
@@ -121,8 +125,98 @@ def test_keys_sort_freeze_and_show_caches(known):
         assert len(app.now.looks) <= looks + 1, "one may have been under way"
         assert "frozen" in shown(app, "#head")
         await pilot.press("space", "t")
-        assert any(name.startswith("thread cache at 0x") for name in columns(app, 0))
+        assert f"thread {known[0]}" in columns(app, 0)
         await until(pilot, lambda: len(app.now.looks) > looks + 1)
+
+    drive([known[0]], script)
+
+
+def test_the_column_of_the_order_is_marked(known):
+    async def script(app, pilot):
+        def marked():
+            titles = [str(column.label) for column in app.query_one(DataTable).ordered_columns]
+            return [title for title in titles if title.endswith(("▼", "▲"))]
+
+        seen = [marked()]
+        for _ in range(3):
+            await pilot.press("s")
+            seen.append(marked())
+        assert seen == [["resident ▼"], ["not live ▼"], ["live, change ▼"], ["object ▲"]]
+
+    drive([known[0]], script)
+
+
+def test_caches_sum_up_to_what_the_parts_say():
+    """Of small objects and large ones; a thread's number is that of ps."""
+    with heap("known", options=STILL + ",huge_pages:never") as (pid, _):
+        watched = Watched(pid, Reader(pid))
+        watched.look()
+        parts = watched.last.parts
+        _, rows = cache_rows(watched, watched.last)
+        assert parts.large.cached > 0
+    heap_ = watched.last.heap
+    small = sum(sum(bin_.cached_objects.values()) * bin_.size for bin_ in parts.bins)
+    large = sum(int(field.parked.sum()) for field in heap_.fields) << heap_.layout.granule_shift
+    assert sum(cache.bytes for cache in caches_of(heap_, watched.names)) == small + large
+    assert rows["all"][2].strip() == size(small + large)
+    assert rows["resident"][2].strip() == size(sum(parts.cached(place) for place in PLACES))
+    assert sum(parts.cached(place) for place in PLACES) > 0.8 * (small + large), "hardly any was not touched"
+    assert rows[f"thread {pid}"][:2] == [f"thread {pid}", HEAP.name[:15]]
+
+
+def test_threads_have_the_numbers_of_ps():
+    with heap("load", "4") as (pid, _):
+        watched = Watched(pid, Reader(pid))
+        watched.look()
+        tasks = set(os.listdir(f"/proc/{pid}/task"))
+        _, rows = cache_rows(watched, watched.last)
+        threads = {key.split()[1] for key in rows if key.startswith("thread ")}
+        assert len(threads) >= 4
+        assert threads <= tasks
+
+
+def test_another_program_is_watched_from_its_start():
+    code = f"import os; print(flush=True); input(); os.execv('{HEAP}', ['heap', 'known'])"
+    with running(["/usr/bin/python3", "-c", code], options=STILL) as process:
+        line_of(process)
+        watched = Watched(process.pid, Reader(process.pid))
+        watched.look()
+        watched.look()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        line_of(process)
+        watched.look()
+        assert not watched.ended
+        assert "runs another program" in watched.changed
+        assert len(watched.looks) == 1, "rates are not between two programs"
+        assert watched.command == "heap known"
+        assert watched.last.parts.exact
+
+
+def test_another_program_that_is_not_on_folio_is_told():
+    code = "import os; print(flush=True); input(); del os.environ['LD_PRELOAD']; os.execvp('cat', ['cat'])"
+    with running(["/usr/bin/python3", "-c", code], options=STILL) as process, pytest.MonkeyPatch.context() as patch:
+        line_of(process)
+        watched = Watched(process.pid, Reader(process.pid))
+        watched.look()
+        patch.setattr("folio.reader.START_SECONDS", 0.5)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "cat\n")
+        watched.look()
+    assert watched.ended.startswith("runs another program now (exec), which is not on Folio")
+
+
+def test_what_has_not_changed_is_not_drawn_again(known):
+    """It took a quarter of a CPU to make the table anew at each look."""
+
+    async def script(app, pilot):
+        table, made = app.query_one(DataTable), []
+        table.clear = lambda **_: made.append(1)
+        looks = len(app.now.looks)
+        await until(pilot, lambda: len(app.now.looks) > looks + 3)
+        assert made == []
+        assert [len(row) for row in (table.get_row_at(0),)] == [7]
 
     drive([known[0]], script)
 

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import struct
 import subprocess
-import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
 
 from folio import output
 from folio.errors import FolioError
 from folio.library import find_library, version_in
-from folio.limit import limits_of
-from folio.reader import Reader
 from folio.run import preload_with
+
+if TYPE_CHECKING:  # numpy does not start under every limit that is to be told of
+    from folio.bindings import Bindings, Trial
 
 AT_RSEQ_FEATURE_SIZE = 27
 RSEQ_WITH_ID = 28
-COMMIT_BYTES = 130 << 20
+COMMIT_BYTES = 1 << 20  # at a process's start (docs/limits.md, "What is charged")
+LOADER_BYTES = 3 << 20  # of address space: what a program has before the library
+SMALL_BYTES = 50 << 20  # and with it, for the sizes that a small program uses
 MAPPINGS_USUAL = 65530
+TRIED = ["/bin/sh", "-c", "echo; read line"]
+DEEP = (
+    "The program opens them with RTLD_DEEPBIND (or by dlmopen), so no malloc that is preloaded or linked in reaches "
+    "them: an object that passes between them and the rest ends the program. A preload of five lines takes the flag "
+    "away: docs/tool.md has it (folio check)."
+)
+PHP = "PHP opens its extensions so up to 8.4; from 8.5 on only its Apache module does. `php -n` runs without any."
 GOOD, NOTED, BAD = "good", "noted", "bad"
 
 
@@ -38,6 +52,15 @@ def read_text(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
+
+
+def address_space_of(library: Path) -> int:
+    """What a file takes of it when it is mapped; a program that Folio is linked into has it all already."""
+    with library.open("rb") as file:
+        try:
+            return max((s["p_vaddr"] + s["p_memsz"] for s in ELFFile(file).iter_segments("PT_LOAD")), default=0)
+        except ELFError:
+            return 0
 
 
 def kernel_version() -> tuple[int, int]:
@@ -81,18 +104,26 @@ def overcommit() -> Feature:
     mode = read_text("/proc/sys/vm/overcommit_memory") or "?"
     names = {"0": "heuristic", "1": "always", "2": "never"}
     if mode == "2":
-        need = f"each process on Folio counts about {COMMIT_BYTES >> 20} MiB against the commit limit at its start"
+        need = f"a process on Folio counts {COMMIT_BYTES >> 20} MiB against the commit limit, then what it uses"
         return Feature("overcommit", "never (2)", NOTED, need)
     return Feature("overcommit", f"{names.get(mode, '?')} ({mode})", GOOD, "reserved address space costs nothing")
 
 
-def address_space() -> Feature:
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+def address_space(pid: int | None, needed: int) -> Feature:
+    """`needed`: by the library itself."""
+    try:
+        soft, _ = resource.prlimit(pid or 0, resource.RLIMIT_AS)
+    except (OSError, ValueError):
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return Feature("RLIMIT_AS", "none", GOOD, "address space is not limited")
-    state = BAD if soft < 128 << 20 else NOTED
-    meaning = "below about 116 MiB small programs do not start on Folio, below 64 MiB the library cannot be mapped"
-    return Feature("RLIMIT_AS", output.size(soft), state, meaning)
+    least = needed + LOADER_BYTES
+    meaning = (
+        f"the library cannot be mapped below {output.size(least)}, small programs need "
+        f"{output.size(least + SMALL_BYTES)}: most of it is a table that takes no memory; `ulimit -v unlimited`, or "
+        "LimitAS=infinity in a unit of systemd, lifts it"
+    )
+    return Feature("RLIMIT_AS", output.size(soft), BAD if soft < least + SMALL_BYTES else NOTED, meaning)
 
 
 def memory_limit() -> Feature:
@@ -131,16 +162,22 @@ def residency() -> Feature:
     return Feature("PAGEMAP_SCAN", "not there", NOTED, "residency is read from /proc/PID/pagemap, which is slower")
 
 
-FEATURES = [
-    rseq, huge_pages, pressure, overcommit, address_space, memory_limit, mappings, moving, looking, residency,
-]  # fmt: skip
+def features(limit: Feature) -> list[Feature]:
+    """What this kernel has; with the limit of address space, which is also that of a process."""
+    before = [feature() for feature in (rseq, huge_pages, pressure, overcommit)]
+    return [*before, limit, *(feature() for feature in (memory_limit, mappings, moving, looking, residency))]
 
 
-def loaded_in(reader: Reader) -> dict[str, Any]:
+def loaded_in(pid: int) -> dict[str, Any]:
+    from folio.limit import limits_of
+    from folio.reader import Reader
+
+    reader = Reader(pid)
     library = reader.layout.library
     return {
-        "pid": reader.process.pid,
+        "pid": pid,
         "command": reader.process.command(),
+        "title": reader.process.title(),
         "library": library.path,
         "linked_in": library.linked_in,
         "version": version_in(library.path),
@@ -149,11 +186,10 @@ def loaded_in(reader: Reader) -> dict[str, Any]:
     }
 
 
-def try_library(library: Path) -> dict[str, Any]:
-    """A process is started on it and looked at: a preload fails open, so nothing less proves it."""
-    command = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()"]
+def try_library(library: Path, limit: Feature) -> dict[str, Any]:
+    """A small program is started on it and looked at: a preload fails open, so nothing less proves it."""
     child = subprocess.Popen(
-        command,
+        TRIED,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -162,39 +198,133 @@ def try_library(library: Path) -> dict[str, Any]:
     try:
         assert child.stdout is not None
         child.stdout.readline()
-        return loaded_in(Reader(child.pid)) | {"command": "a program started with it"}
+        return loaded_in(child.pid)
     except FolioError:
         child.kill()
-        reason = (child.communicate()[1] or b"").decode(errors="replace").strip().splitlines()
-        raise FolioError(
-            f"a program started with LD_PRELOAD={library} is not on Folio: "
-            f"{reason[0] if reason else 'the loader ignores it'}"
-        ) from None
+        said = (child.communicate()[1] or b"").decode(errors="replace").strip().splitlines()
+        reason = said[0] if said else "the loader ignores it"
+        if limit.state == BAD:
+            reason = f"RLIMIT_AS is {limit.found}; {limit.meaning}"
+        raise FolioError(f"a program started with LD_PRELOAD={library} is not on Folio: {reason}") from None
     finally:
         child.kill()
         child.communicate()
 
 
-def check(pid: int | None, given: Path | None, json: bool) -> int:
-    found = loaded_in(Reader(pid)) if pid is not None else try_library(find_library(given))
-    features = [feature() for feature in FEATURES]
-    bad = any(feature.state == BAD for feature in features)
-    if json:
-        output.as_json({"version": 1, "folio": found, "features": [asdict(f) for f in features]})
-        return 1 if bad else 0
-    who = output.one_line(f"process {pid}: {found['command']}") if pid is not None else found["command"]
-    output.say(f"Folio serves {who}", "bold green")
+def show_head(
+    pid: int | None, command: list[str], found: dict[str, Any] | None, limit: Feature, bindings: Bindings | None
+) -> None:
+    if found is None:
+        output.say("Folio serves no program here", "bold red")
+        output.indented(f"RLIMIT_AS is {limit.found}: {limit.meaning}", 2)
+        return
+    who = f"a program started with it ({found['command'].split()[0]}, process {found['pid']})"
+    if pid is not None or command:
+        who = found["title"] if pid is not None else shlex.join(command)
+    if bindings is not None and bindings.deep:
+        output.say(f"Folio serves only parts of {output.one_line(who, 50)}", "bold yellow")
+    else:
+        output.say(output.one_line(f"Folio serves {who}"), "bold green")
     kind = "linked into" if found["linked_in"] else "library"
     output.say(f"  {kind} {found['library']}, version {found['version']}")
-    output.say("\noptions in force (FOLIO_OPTIONS sets them; docs/options.md)", "bold")
-    output.indented("  ".join(f"{key}:{value.split()[0]}" for key, value in found["options"].items()), 2)
-    for problem in found["problems"]:
-        output.indented(f"· {problem} (docs/memory.md)", 2, "yellow")
+
+
+def show_calls(bindings: Bindings, trial: Trial | None) -> None:
+    """Whose malloc the program's files call, and what to do where it is not Folio's."""
+
+    def names(files: Iterable[str]) -> str:
+        return ", ".join(sorted(os.path.basename(file) for file in files))
+
+    output.say("\nwhose malloc and free its files call", "bold")
+    if trial is not None and trial.by_signal:
+        output.say(f"  ✗ the program was ended by {trial.ended}", "red")
+    if bindings.served:
+        output.say(f"  ✓ Folio's: {output.counted(len(bindings.served), 'file')}", "green")
+        output.indented(names(bindings.served), 6)
+    if bindings.deep:
+        output.say(f"  ✗ not Folio's: {output.counted(len(bindings.deep), 'file')}", "red")
+        output.indented(names(bindings.deep), 6)
+        whose = names(set().union(*bindings.deep.values()))
+        output.indented(f"They call those of {whose}. {DEEP}", 6)
+        if any("/php/" in file for file in bindings.deep):
+            output.indented(PHP, 6)
+    if bindings.own:
+        output.say(f"  · their own: {output.counted(len(bindings.own), 'file')}", "yellow")
+        output.indented(names(bindings.own), 6)
+        output.indented("Their objects are not Folio's: as long as they free them themselves, that is no harm.", 6)
+    if bindings.brought:
+        output.say(f"  · a malloc that they bring: {output.counted(len(bindings.brought), 'file')}", "yellow")
+        output.indented(names(bindings.brought), 6)
+        output.indented("Whether they call it themselves is not seen (-Bsymbolic).", 6)
+    output.indented("What is opened later, and calls that were not made yet, are not seen.", 2, "dim")
+
+
+def show_kernel(found: list[Feature]) -> None:
     output.say("\nthis kernel and this shell", "bold")
-    for feature in features:
+    for feature in found:
         colour = {GOOD: "green", NOTED: "yellow", BAD: "red"}[feature.state]
         sign = {GOOD: "✓", NOTED: "·", BAD: "✗"}[feature.state]
         output.say(f"  {sign} {feature.name}: {feature.found}", colour)
         output.indented(feature.meaning, 6)
-    output.next_command(f"folio doctor {pid}" if pid is not None else "folio run -- PROGRAM")
+
+
+def look(
+    pid: int | None, command: list[str], given: Path | None, seconds: float
+) -> tuple[dict[str, Any] | None, Feature, Bindings | None, Trial | None]:
+    """What is loaded, the limit of address space, and of a process or program whose malloc its files call."""
+    if pid is not None:
+        from folio.bindings import of_process
+        from folio.process import Process
+
+        found = loaded_in(pid)
+        limit = address_space(pid, address_space_of(Path(found["library"])))
+        return found, limit, of_process(Process(pid), found["library"]), None
+    library = find_library(given)
+    needed = address_space_of(library)
+    limit = address_space(None, needed)
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY and soft < needed + LOADER_BYTES:
+        return None, limit, None, None
+    if limit.state == BAD:
+        try:
+            return try_library(library, limit), limit, None, None
+        except FolioError:
+            return None, limit, None, None
+    found = try_library(library, limit)
+    if not command:
+        return found, limit, None, None
+    from folio.bindings import try_program
+
+    trial = try_program(command, library, seconds)
+    return found, limit, trial.bindings, trial
+
+
+def check(pid: int | None, command: list[str], given: Path | None, seconds: float, json: bool) -> int:
+    if pid is not None and command:
+        raise FolioError(f"--pid {pid} and {command[0]}: one of both")
+    found, limit, bindings, trial = look(pid, command, given, seconds)
+    kernel = features(limit)
+    bad = any(feature.state == BAD for feature in kernel) or bool(bindings and bindings.deep)
+    bad = bad or bool(trial and trial.by_signal)
+    if json:
+        value: dict[str, Any] = {"version": 1, "folio": found, "features": [asdict(f) for f in kernel]}
+        value |= {"calls": bindings.as_dict()} if bindings else {}
+        value |= {"ended": trial.ended} if trial else {}
+        output.as_json(value)
+        return 1 if bad else 0
+    show_head(pid, command, found, limit, bindings)
+    if found is not None:
+        output.say("\noptions in force (FOLIO_OPTIONS sets them; docs/options.md)", "bold")
+        options = [(key, value.split()[0] if value[:1].isdigit() else value) for key, value in found["options"].items()]
+        output.indented("  ".join(f"{key}:{value}" for key, value in options), 2)
+        for problem in found["problems"]:
+            output.indented(f"· {problem} (docs/memory.md)", 2, "yellow")
+    if bindings is not None:
+        show_calls(bindings, trial)
+    show_kernel(kernel)
+    shown = output.one_line(shlex.join(command), 60) if command else "PROGRAM"
+    if bindings is not None and bindings.deep:
+        output.next_command(f"LD_PRELOAD=./nodeepbind.so folio check -- {shown}  (docs/tool.md has that preload)")
+    else:
+        output.next_command(f"folio doctor {pid}" if pid is not None else f"folio run -- {shown}")
     return 1 if bad else 0

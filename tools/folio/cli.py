@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import shlex
+import struct
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from folio import __version__
-from folio.errors import FolioError
+from folio.arguments import Command, Json, Library, Pid, Pids, Target, there
+from folio.errors import FolioError, installing, unwritten
 
 ERROR, INTERRUPTED = 2, 130
+NUMPY_BYTES = 128 << 20  # of address space, with numpy loaded for one thread
+NEED_NUMPY = {
+    f"folio {name}"
+    for name in ["bins", "calls", "check", "collect", "compare", "doctor", "limit", "map", "metrics", "top", "where"]
+} | {f"folio {name}" for name in ["census", "diff", "leaks", "pins", "profile", "snapshot"]}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,17 +37,35 @@ app = typer.Typer(
     epilog="Start with: folio check, folio run -- PROGRAM, folio doctor PID",
 )
 
-Pid = Annotated[int, typer.Argument(metavar="PID", help="A running process on Folio.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="For machines.")]
-Library = Annotated[
-    Path | None, typer.Option("--lib", metavar="FILE", help="Folio's library, where it is not found by itself.")
-]
-Command = Annotated[list[str] | None, typer.Argument(metavar="[--] PROGRAM [ARGUMENT]...", show_default=False)]
+
+# What an error in the midst of decoding is, where the file or the metadata in it is damaged.
+SENSELESS = (ArithmeticError, LookupError, MemoryError, ValueError, struct.error)
 AFTER_DASHES = {"allow_interspersed_args": False}
 
 
 def leave(status: int) -> None:
     raise typer.Exit(status)
+
+
+@contextmanager
+def sense_of(targets: list[str]) -> Iterator[None]:
+    """What an error is where some of the targets are files."""
+    try:
+        yield
+    except SENSELESS as error:
+        files = [target for target in targets if not target.isdecimal()]
+        if not files:
+            raise
+        raise FolioError(
+            f"{' or '.join(files)} makes no sense ({type(error).__name__}: {error}): it is damaged, or the program has "
+            "written over Folio's metadata, as with an overrun; try another core file or snapshot"
+        ) from None
+
+
+def look(do: Callable[..., int], targets: list[str], *arguments: Any) -> None:
+    """A command of PIDs or files."""
+    with sense_of(targets):
+        leave(do(*targets, *arguments))
 
 
 def split(text: str) -> list[str]:
@@ -131,7 +161,7 @@ def compare(
 
 @app.command(epilog="Example: folio doctor $(pidof redis-server)")
 def doctor(
-    pid: Pid,
+    target: Target,
     limit: Annotated[
         float, typer.Option(metavar="PERCENT", min=0, max=100, help="Of what Folio has, how much may be not live.")
     ] = 50,
@@ -144,12 +174,12 @@ def doctor(
     """
     from folio.doctor import doctor as do
 
-    leave(do(pid, limit, json))
+    look(do, [target], limit, json)
 
 
 @app.command(epilog="Example: folio bins $(pidof redis-server) --sort wasted --every 0.5 --times 60")
 def bins(
-    pid: Pid,
+    target: Target,
     sort: Annotated[str, typer.Option(metavar="held|wasted|size|bin", help="The order of the rows.")] = "held",
     rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="Bins that get a row of their own.")] = 20,
     every: Annotated[
@@ -164,14 +194,12 @@ def bins(
 
     if sort not in SORTS:
         raise FolioError(f"--sort {sort}: there is {', '.join(SORTS)}")
-    leave(do(pid, sort, rows, every, times, json))
+    look(do, [target], sort, rows, every, times, json)
 
 
 @app.command(epilog="Example: folio top $(pidof redis-server)")
 def top(
-    pids: Annotated[
-        list[int] | None, typer.Argument(metavar="PID...", help="Running processes on Folio.", show_default=False)
-    ] = None,
+    pids: Pids = None,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")] = 1,
     times: Annotated[int, typer.Option(min=0, help="With --json, how many looks; 0: until Ctrl-C.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="For machines: a line for each process at each look.")] = False,
@@ -194,15 +222,13 @@ def top(
     try:
         from folio.top import show
     except ImportError as error:
-        raise FolioError(
-            f"the screen needs {error.name}: pipx inject folio-tool textual (or pip install 'folio-tool[top]')"
-        ) from None
+        raise FolioError(f"the screen needs {error.name}: {installing('textual')}") from None
     leave(show(pids, every))
 
 
 @app.command("map", epilog="Example: folio map $(pidof redis-server) -o heap.html --every 0.5 --times 120")
 def map_(
-    pid: Pid,
+    target: Target,
     file: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="A page (.html), or an image (.png, .svg).")
     ] = Path("map.html"),
@@ -218,19 +244,60 @@ def map_(
     """
     from folio.map import draw
 
-    leave(draw(pid, file, every, times, json))
+    look(draw, [target], file, every, times, json)
 
 
 @app.command(epilog="Example: folio where 4711 0x7f2a5c0012c0")
 def where(
-    pid: Pid,
+    target: Target,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", show_default=False)],
+    referrers: Annotated[
+        bool, typer.Option("--referrers", help="Also every word that points to the object, and a way to it.")
+    ] = False,
+    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="How many of these words are shown.")] = 20,
     json: Json = False,
 ) -> None:
     """What an address is: object, base, size, bin, taken or free, which folio, resident or not."""
     from folio.where import where as do
 
-    leave(do(pid, address, json))
+    look(do, [target], address, referrers, rows, json)
+
+
+@app.command(epilog="Example: folio snapshot $(pidof redis-server) -o monday.snap")
+def snapshot(
+    target: Target,
+    file: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The file to write.")] = Path(
+        "heap.snap"
+    ),
+    json: Json = False,
+) -> None:
+    """Keeps what Folio knows of a heap in a small file, which doctor, bins, map, where and diff read anywhere.
+
+    It holds Folio's metadata, which pages were resident, the mappings and the samples with their stacks, but not the
+    objects' contents. Of a core file it makes a snapshot that is far smaller. It is written whole or not at all.
+    """
+    from folio.keep import snapshot as do
+
+    look(do, [target], file, json)
+
+
+@app.command(epilog="Example: folio diff monday.snap friday.snap")
+def diff(
+    before: Annotated[
+        str,
+        typer.Argument(metavar="BEFORE", help="A snapshot, core file or PID.", show_default=False, parser=there),
+    ],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The same, later.", show_default=False, parser=there)],
+    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="Bins that get a row of their own.")] = 20,
+    json: Json = False,
+) -> None:
+    """What grew from one heap to another, by bin: live, resident, cached, fragmented; what grew most comes first.
+
+    Where one of them is a core, which does not tell what was resident, both are taken by Folio's own account.
+    """
+    from folio.diff import diff as do
+
+    look(do, [before, after], rows, json)
 
 
 @app.command(epilog="Example: folio collect 4711")
@@ -248,6 +315,60 @@ def collect(
     leave(do(pid, timeout, json))
 
 
+@app.command(epilog="Example: folio leaks $(pidof redis-server)")
+def leaks(
+    target: Target,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Between the two looks.")] = 1,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="What only grows, reachable or not, from look to look.")
+    ] = 0,
+    times: Annotated[int, typer.Option(min=2, help="With --every, how many looks.")] = 2,
+    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="How many groups are shown.")] = 20,
+    json: Json = False,
+) -> None:
+    """Objects that nothing points to any more, by type and size, and what only they hold.
+
+    The process does not stop and needs no preparation. Exit status 0: no leak; 1: there are; 2: an error.
+    """
+    if every:
+        from folio.growing import growing
+
+        look(growing, [target], every, times, rows, json)
+    from folio.leaks import leaks as do
+
+    look(do, [target], wait, rows, json)
+
+
+@app.command(epilog="Example: folio census $(pidof redis-server)")
+def census(
+    target: Target,
+    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="How many types are shown.")] = 20,
+    json: Json = False,
+) -> None:
+    """Live objects by C++ type (the vtable in the first word) and by size; of others it says that they have no type."""
+    from folio.census import census as do
+
+    look(do, [target], rows, json)
+
+
+@app.command(epilog="Example: folio pins $(pidof redis-server)")
+def pins(
+    target: Target,
+    share: Annotated[
+        float, typer.Option("--free", metavar="PERCENT", min=0, max=100, help="How much of a page must be free.")
+    ] = 50,
+    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="How many groups are shown.")] = 20,
+    json: Json = False,
+) -> None:
+    """Which live objects keep pages that are mostly free: by size, type, and who holds them.
+
+    For each group, what would go back to the system if its objects went, and what lies beside them.
+    """
+    from folio.pins import pins as do
+
+    look(do, [target], share, rows, json)
+
+
 @app.command(epilog="Example: folio calls $(pidof redis-server) --for 10")
 def calls(
     pid: Pid,
@@ -263,6 +384,61 @@ def calls(
     from folio.calls import calls as do
 
     leave(do(pid, seconds, rows, json))
+
+
+@app.command(epilog="Example: folio profile $(pidof redis-server) --for 30s --html heap.html")
+def profile(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PID | FILE | -- PROGRAM [ARGUMENT]...",
+            help="A running process; a file of its samples, a snapshot or a core file; or a program to start.",
+        ),
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="One sample in so many bytes (512K).", show_default=False)
+    ] = None,
+    seconds: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="How long: 30s (the default), 5m.", show_default=False),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Show it again and again, until Ctrl-C.")] = False,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="live|peak|allocated|resident",
+            help="Which bytes the table and --folded are of: live; of a program that was started peak.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="Functions that get a row.")] = 12,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="A flame graph, as a page in one file.")] = None,
+    pprof: Annotated[Path | None, typer.Option(metavar="FILE", help="For Google's pprof and others (.pb.gz).")] = None,
+    folded: Annotated[Path | None, typer.Option(metavar="FILE", help="Folded stacks.")] = None,
+    speedscope: Annotated[Path | None, typer.Option(metavar="FILE", help="For speedscope.app (.json).")] = None,
+    diff: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A B", help="Compare two files that --pprof wrote.", show_default=False),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve /debug/pprof/heap and allocs to collectors.")
+    ] = None,
+    json: Json = False,
+    lib: Library = None,
+) -> None:
+    """Which functions hold the heap, and which allocate: a sampled profile of a running process.
+
+    Without a restart, an option or a signal. A process that was started with FOLIO_OPTIONS=profile:524288 is profiled
+    from its start and just read; in another one sampling is on while the command runs, and only what is allocated
+    meanwhile is seen.
+    """
+    try:
+        from folio.profile import Wanted, run
+    except ImportError as error:
+        raise FolioError(f"a profile needs {error.name}: {installing('symbolic protobuf')}") from None
+    wanted = Wanted(sort or "", rows, json, pprof, folded, speedscope, html)
+    with sense_of(words if words and len(words) == 1 else []):
+        leave(run(words or [], interval, seconds, live, wanted, diff, listen, lib))
 
 
 @app.command(epilog="Example: folio limit 4711 --soft 800M --hard 1G")
@@ -286,10 +462,16 @@ def limit(
     leave(do(pid, soft, hard, timeout, json))
 
 
-@app.command(epilog="Example: folio metrics $(pidof redis-server) --listen 127.0.0.1:9399")
+@app.command(epilog="Example: folio metrics --name redis-server --listen 127.0.0.1:9399")
 def metrics(
-    pids: Annotated[
-        list[int] | None, typer.Argument(metavar="PID", help="Running processes on Folio.", show_default=False)
+    pids: Pids = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="All of this name that are on Folio, looked for at each scrape."),
+    ] = None,
+    cgroups: Annotated[
+        list[str] | None,
+        typer.Option("--cgroup", metavar="PATH", help="All in this cgroup and below, the same."),
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve them to Prometheus, until Ctrl-C.")
@@ -305,41 +487,90 @@ def metrics(
 
     Exit status 1: some of the processes could not be read, they have folio_up 0; 2: none, or an error.
     """
+    from folio.finding import Wanted
     from folio.metrics import metrics as do
     from folio.metrics import show_shipped
 
     if dashboard or alerts:
         leave(show_shipped("dashboard.json" if dashboard else "alerts.yml"))
-    if not pids:
-        raise FolioError("no process: folio metrics PID...; `pgrep -a NAME` finds processes by name")
-    leave(do(pids, listen, textfile, json))
+    if not pids and not names and not cgroups:
+        raise FolioError("no process: folio metrics PID..., --name NAME or --cgroup PATH")
+    leave(do(Wanted(pids or [], names or [], cgroups or []), listen, textfile, json))
 
 
-@app.command(epilog="Example: folio check; folio check --pid 4711")
+@app.command(
+    context_settings=AFTER_DASHES, epilog="Example: folio check; folio check --pid 4711; folio check -- php index.php"
+)
 def check(
+    command: Command = None,
     pid: Annotated[int | None, typer.Option(metavar="PID", help="Look at this process.", show_default=False)] = None,
+    seconds: Annotated[float, typer.Option("--for", metavar="SECONDS", min=0.1, help="How long PROGRAM may run.")] = 10,
     lib: Library = None,
     json: Json = False,
 ) -> None:
     """Is Folio loaded here, which version, with which options; what this kernel offers, and what each means.
 
-    Without --pid a program is started with the library and looked at. Exit status 1: a limit keeps programs from
-    starting on Folio; 2: it is not loaded.
+    With PROGRAM or --pid also whose malloc and free its libraries call: some call others than the rest of the program.
+    PROGRAM is run, without input and output, and ended when its time is up. Exit status 1: a limit keeps programs from
+    starting on Folio, libraries of the program do not call Folio's malloc, or a signal ended it; 2: it is not loaded.
     """
     from folio.check import check as do
 
-    leave(do(pid, lib, json))
+    leave(do(pid, command or [], lib, seconds, json))
+
+
+def unknown(what: str, word: str, known: list[str]) -> str:
+    """That there is none; only a name that is near is a guess worth reading."""
+    near = get_close_matches(word.lstrip("-"), [name.lstrip("-") for name in known], 1)
+    guess = f"; did you mean {'--' if what == 'option' else ''}{near[0]}?" if near else ""
+    if f"--{word.partition(':')[0].lstrip('-')}" in known:
+        guess = f"; write {word.replace(':', '=', 1)}"
+    return f"there is no {what} {word}{guess}"
 
 
 def failed(name: str, error: Exception) -> int:
     """An error of the command line itself, which typer's own copy of click raises; whatever else is a bug."""
     if not hasattr(error, "format_message"):
         raise error
-    if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
+    text = error.format_message().rstrip(".")
+    if not text or type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # the help
-    else:
-        print(f"{name}: {error.format_message().rstrip('.')}; see {name} --help", file=sys.stderr)
+        return ERROR
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoSuchOption":
+        known = [each for of in context.command.params for each in of.opts if each.startswith("--")]
+        text = unknown("option", error.option_name, known)  # type: ignore[attr-defined]
+    elif match := re.match(r"No such command '(.*?)'", text):
+        text = unknown("command", match[1], list(context.command.commands))
+    print(f"{name}: {text}; see {name} --help", file=sys.stderr)
     return ERROR
+
+
+def with_short_equals(words: list[str]) -> list[str]:
+    """-o=FILE as -oFILE, which it means to many; not what comes after a program's name or a "--"."""
+    if words[:1] in (["run"], ["compare"], ["check"]):
+        return words
+    end = words.index("--") if "--" in words else len(words)
+    return [re.sub(r"^(-[a-z])=", r"\1", word) for word in words[:end]] + words[end:]
+
+
+def make_room(name: str) -> None:
+    """Where address space is limited, numpy's BLAS, which is not used, takes it for one thread, not for each CPU."""
+    soft, variable = resource.getrlimit(resource.RLIMIT_AS)[0], "OPENBLAS_NUM_THREADS"
+    if soft == resource.RLIM_INFINITY or name not in NEED_NUMPY or "--help" in sys.argv:
+        return
+    if soft < NUMPY_BYTES:
+        if name == "folio check":
+            return  # it then tells of the limit, and needs no numpy
+        raise FolioError(
+            f"RLIMIT_AS is {soft >> 20} MiB here, and this command itself needs {NUMPY_BYTES >> 20} MiB of address "
+            "space: `ulimit -v unlimited`, or start it where there is no such limit"
+        )
+    if variable not in os.environ:
+        os.environ[variable] = "1"
+        import numpy  # noqa: F401
+
+        del os.environ[variable]  # programs that are started are not to have it
 
 
 def main() -> None:
@@ -347,15 +578,17 @@ def main() -> None:
     known = {command.callback.__name__.rstrip("_") for command in app.registered_commands if command.callback}
     name = f"folio {sys.argv[1]}" if len(sys.argv) > 1 and sys.argv[1] in known else "folio"
     try:
-        status = app(prog_name="folio", standalone_mode=False)
+        make_room(name)
+        status = app(with_short_equals(sys.argv[1:]), prog_name="folio", standalone_mode=False)
+        if sys.stdout is not None:  # closed from the start
+            sys.stdout.flush()
     except FolioError as error:
         print(f"{name}: {error}", file=sys.stderr)
         status = ERROR
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
+    except OSError as error:
+        status = unwritten(name, error)
     except Exception as error:
         status = failed(name, error)
     sys.exit(status or 0)

@@ -26,6 +26,7 @@ def ask(reader: Reader, timeout: float) -> None:
     process.write(wanted, number.to_bytes(4, "little"))
     end = time.monotonic() + timeout
     while int.from_bytes(process.read(done, 4), "little") != number:
+        process.must_live()
         if time.monotonic() > end:
             raise FolioError(
                 f"no answer from process {process.pid} within {timeout:g} s: its housekeeper starts with the first "
@@ -49,6 +50,7 @@ def takes_wishes(reader: Reader) -> None:
 def collect(pid: int, timeout: float, json: bool) -> int:
     reader = Reader(pid)
     takes_wishes(reader)
+    reader.process.must_live()
     before, purged_before = reader.process.rss(), reader.counter("purged")
     ask(reader, timeout)
     after, purged = reader.process.rss(), reader.counter("purged") - purged_before

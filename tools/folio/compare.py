@@ -42,6 +42,8 @@ EXAMPLE = Path(__file__).with_name("example.py")
 EXAMPLE_NEEDS = "import hashlib, json, sqlite3"
 BASE = "glibc"
 OWN = "Folio"
+WIDE_PERCENT = 5.0  # an interval of the ratio of time, to each side, that deserves a word
+BUSY_SHARE = 0.5  # of the CPUs
 PYTHON_FLOOR = 10 << 20  # what a launcher in Python puts under every peak
 
 
@@ -91,6 +93,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     example: str = ""
+    load: float = 0.0  # of the machine, as the kernel counts it over a minute, before the first run
 
     @property
     def measures(self) -> list[Measure]:
@@ -195,7 +198,10 @@ def prove(launcher: Path, allocator: Allocator, command: list[str], environment:
             f"{Path(command[0]).name} does not use {allocator.name} (statically linked, set-user-id, or not for this "
             "libc?): nothing to compare; link the program with libfolio.o instead"
         )
-    return run, f"on {allocator.name} some of its malloc came from {', '.join(foreign)}" if foreign else ""
+    text = (
+        f"on {allocator.name} some of its malloc came from {', '.join(foreign)} (`folio check -- PROGRAM` tells of it)"
+    )
+    return run, text if foreign else ""
 
 
 def measure(comparison: Comparison, launcher: Path, quiet: bool, until: float | None) -> None:
@@ -267,6 +273,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
             for m in comparison.measures
         },
         "notes": comparison.notes,
+        "cautions": cautions(comparison),
         "warnings": comparison.warnings,
     }
 
@@ -296,12 +303,34 @@ def in_short(comparison: Comparison, name: str) -> str:
     return textwrap.fill(f"{name} beside {comparison.allocators[0].name}: {'; '.join(parts)}.", 79)
 
 
+def cautions(comparison: Comparison) -> list[str]:
+    """Why the figures may say less than they seem to."""
+    found = []
+    if comparison.rounds == 1:
+        found.append("one run on each: no intervals, so no difference can be told; -n 10 says more")
+    elif comparison.rounds < RELIABLE_ROUNDS:
+        found.append(f"fewer than {RELIABLE_ROUNDS} runs: these are about their ranges; -n 10 says more")
+    widest = max((ratio.percent for ratio in times(comparison) if ratio.known), default=0.0)
+    if widest > WIDE_PERCENT:
+        found.append(
+            f"the runs vary: a ratio of time is known to ± {widest:.0f} % only, and smaller differences are not seen; "
+            "more runs (-n 30) or a quieter machine narrow it"
+        )
+    cpus = len(os.sched_getaffinity(0))
+    if comparison.load > BUSY_SHARE * cpus:
+        found.append(
+            f"the machine was busy before the first run (load {comparison.load:.1f} on {output.counted(cpus, 'CPU')}): "
+            "times vary with it, peak memory and page faults hardly do"
+        )
+    return found
+
+
 def show(comparison: Comparison) -> None:
     output.say(f"\n{shown_command(comparison)}", "bold")
-    several = f"medians of {comparison.rounds} runs on each, in turn; in brackets 95 % intervals\n"
-    output.say(several if comparison.rounds > 1 else "one run on each: no intervals, so no difference can be told\n")
-    if 1 < comparison.rounds < RELIABLE_ROUNDS:
-        output.say(f"fewer than {RELIABLE_ROUNDS} runs: these are about their ranges; -n 10 says more\n", "yellow")
+    if comparison.rounds > 1:
+        output.say(f"medians of {comparison.rounds} runs on each, in turn; in brackets 95 % intervals\n")
+    for text in cautions(comparison):
+        output.say(f"{textwrap.fill(text, 79)}\n", "yellow")
     made = output.table("", "median", f"to {comparison.allocators[0].name}", "")
     made.columns[3].justify = "left"
     for m in comparison.measures:
@@ -324,32 +353,6 @@ def show(comparison: Comparison) -> None:
         output.say(f"\nnote: {text}")
     for text in comparison.warnings:
         output.say(f"\nwarning: {text}", "yellow")
-
-
-def page(comparison: Comparison) -> str:
-    """One HTML file, with nothing from outside."""
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(loader=PackageLoader("folio", "."), autoescape=True)
-    measures = []
-    for m in comparison.measures:
-        most = max(m.of(run) for runs in comparison.runs.values() for run in runs) or 1
-        lines = []
-        for i, allocator in enumerate(comparison.allocators):
-            median, ratio = comparison.median(allocator.name, m), comparison.ratio(allocator.name, m) if i else None
-            lines.append(
-                {
-                    "name": allocator.name,
-                    "median": bracketed(median, m.show(median)),
-                    "ratio": shown_ratio(ratio),
-                    "verdict": verdict(ratio),
-                    "bar": [100 * each / most for each in (median.value, median.low, median.high)],
-                    "dots": [100 * m.of(run) / most for run in comparison.runs[allocator.name]],
-                }
-            )
-        measures.append({"title": m.title, "lines": lines})
-    template = environment.get_template("compare.html.j2")
-    return template.render(command=shown_command(comparison), rounds=comparison.rounds, measures=measures, c=comparison)
 
 
 def compare(
@@ -376,7 +379,7 @@ def compare(
         if example not in EXAMPLES:
             raise FolioError(f"--example {example}: there is {', '.join(EXAMPLES)}")
         command, environment = EXAMPLES[example](launcher, scratch)
-    comparison = Comparison(command, environment, rounds, allocators, small, example=example)
+    comparison = Comparison(command, environment, rounds, allocators, small, example=example, load=os.getloadavg()[0])
     for allocator in allocators:
         run, text = prove(launcher, allocator, command, environment)
         comparison.notes += [text] if text else []
@@ -392,6 +395,8 @@ def compare(
         comparison.warnings += warnings
         comparison.notes += [text for text in notes if text not in comparison.notes]
     if html is not None:
+        from folio.compare_page import page
+
         html.write_text(page(comparison))
     if json:
         output.as_json(as_dict(comparison))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -19,8 +18,10 @@ from folio.snapshot import Snapshot
 FOLIO_OBJECTS = 64
 PLACES = ("thread", "cpu", "depot")
 HUGE_FREE, HUGE_LIVE = 0, 1
+GUARD_LIVE = 2
 WALK_MOST = 1 << 20  # magazines in one stack
 FIELDS_MOST = 1 << 21
+GRANULES_MOST = 1 << 16
 LIVE_SHIFT, LENT_SHIFT = 31, 30  # of an entry of a granule; with neither, it is parked
 
 
@@ -101,6 +102,27 @@ class Field:
     parked: np.ndarray  # True or False for each granule: of an object in a CPU cache
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call that allocated or freed a guarded object."""
+
+    ms: int  # of the system's monotonic clock
+    thread: int
+    frames: list[int]  # addresses of code, innermost first: what each call returns to
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """An object with inaccessible pages on both sides, live or the one that was freed last in its slot."""
+
+    page: int  # address
+    base: int
+    size: int
+    live: bool
+    allocated: Call
+    freed: Call | None
+
+
 class Heap:
     def __init__(self, snapshot: Snapshot, infos: list[BinInfo]) -> None:
         self.snapshot = snapshot
@@ -112,6 +134,7 @@ class Heap:
         self.bins = {number: each for number, each in self.bins.items() if each is not None}
         self.fields = self._read_fields()
         self.huge = self._read_huge()
+        self.guard_page, self.guarded = self._read_guarded()
         self.magazines = [self._thread_magazines(), self._cpu_magazines(), self._depot_magazines()]
         self.cached_by_owner: dict[str, dict[int, int]] = {}  # bytes, by place and owner
         for bin_ in self.bins.values():
@@ -162,10 +185,13 @@ class Heap:
     def _read_fields(self) -> list[Field]:
         layout, metadata = self.layout, self.snapshot.metadata
         found: list[Field] = []
-        at = self.snapshot.fixed.word(layout.fields)
-        while at and len(found) < FIELDS_MOST:
+        at, seen = self.snapshot.fixed.word(layout.fields), set[int]()
+        while at and at not in seen and len(found) < FIELDS_MOST:
+            seen.add(at)
             header = metadata.word(at + layout.field_granules_offset // 8 * 8)
             granules = header >> (layout.field_granules_offset % 8 * 8) & 0xFFFFFFFF
+            if granules > GRANULES_MOST:
+                raise ValueError(f"a field of {granules} granules")
             words = granules // 64
             body = metadata.gather(np.array([at + layout.field_bytes]), 3 * words + granules // 2)[0]
             entries = body[3 * words :].view(np.uint32)
@@ -211,6 +237,41 @@ class Heap:
             state == HUGE_LIVE,
             descriptors,
         )
+
+    def _read_guarded(self) -> tuple[int, list[Guarded]]:
+        """How long a slot's page is, and the objects by slot (src/core/guards.h)."""
+        layout, metadata = self.layout, self.snapshot.metadata
+        mine = np.flatnonzero(self.codes == layout.code_guarded)
+        if len(mine) == 0:
+            return 0, []
+        chunk, pool = int(self.numbers[mine[0]]) << layout.chunk_shift, int(self.descriptors[mine[0]])
+        page = metadata.word(pool + layout.guard_page_offset)
+        count = metadata.word(pool + layout.guard_count_offset) & 0xFFFFFFFF
+        marks = metadata.gather(np.array([pool + layout.guard_marks_offset]), count)[0]
+
+        def call_at(at: int) -> Call:
+            frames = metadata.gather(np.array([at + 16]), layout.guard_frames)[0]
+            used = [int(frame) for frame in frames]
+            used = used[: used.index(0)] if 0 in used else used
+            return Call(metadata.word(at), metadata.word(at + 8) & 0xFFFFFFFF, used)
+
+        found = []
+        for number in range(count):
+            slot = pool + layout.guard_slots_offset + number * layout.guard_slot_bytes
+            base = metadata.word(slot + layout.guard_object_offset)
+            live, freed = int(marks[number]) & 3 == GUARD_LIVE, call_at(slot + layout.guard_freed_offset)
+            if base:
+                found.append(
+                    Guarded(
+                        page=chunk + (2 * number + 1) * page,
+                        base=base,
+                        size=metadata.word(slot + layout.guard_size_offset),
+                        live=live,
+                        allocated=call_at(slot + layout.guard_allocated_offset),
+                        freed=freed if freed.thread else None,
+                    )
+                )
+        return page, found
 
     # ---- Magazines ----
 
@@ -260,14 +321,31 @@ class Heap:
         layout, snapshot = self.layout, self.snapshot
         rows, seen = [], set[int]()
         shift = layout.magazine_bytes.bit_length() - 1
-        shards = range(layout.depot_shards)
-        for shard, number, stack in product(shards, range(1, layout.bins), range(2)):
-            entry = layout.depot + (shard * layout.bins + number) * layout.depot_bin_bytes
-            bundle = snapshot.fixed.word(entry + 8 * stack) >> layout.stack_tag_bits << shift
+        places = layout.depot + np.arange(layout.depot_shards * layout.bins) * layout.depot_bin_bytes
+        stacks = snapshot.fixed.gather(places, 2) >> np.uint64(layout.stack_tag_bits)
+        for place, stack in zip(*np.nonzero(stacks), strict=True):
+            number, bundle = int(place) % layout.bins, int(stacks[place, stack]) << shift
+            if number == 0:
+                continue
             while bundle and bundle not in seen and len(rows) < WALK_MOST:
                 rows += [(number, at, top, 0) for at, top in self._chain(bundle, seen)]
                 bundle = snapshot.metadata.word(bundle + layout.magazine_link_offset)
         return self._magazines("depot", rows)
+
+    def thread_number(self, owner: int) -> int:
+        """What the thread of a thread cache, by its place in Snapshot.thread_caches, calls itself (gettid)."""
+        at = self.snapshot.thread_caches[owner] + self.layout.thread_cache_thread_offset
+        return self.snapshot.metadata.word(at // 8 * 8) >> at % 8 * 8 & 0xFFFFFFFF
+
+    def large_in_cpus(self) -> dict[int, int]:
+        """Bytes of large objects that are parked in the cache of each CPU."""
+        layout, snapshot = self.layout, self.snapshot
+        caches = snapshot.fixed.gather(np.array([layout.cpu_caches]), layout.cpu_cache_count)[0]
+        held = {
+            int(cpu): snapshot.metadata.word(int(caches[cpu]) + layout.cpu_cache_large_bytes_offset)
+            for cpu in np.flatnonzero(caches)
+        }
+        return {cpu: size for cpu, size in held.items() if size}
 
     def objects_in(self, magazines: Magazines) -> tuple[np.ndarray, np.ndarray]:
         """Addresses of the objects that wait, and the row of the magazine of each."""

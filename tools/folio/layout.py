@@ -10,8 +10,8 @@ from pathlib import Path
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from folio.errors import FolioError
-from folio.process import Mapping, Process
+from folio.errors import FolioError, NotOnFolio
+from folio.source import Mapping, Source
 
 MAGIC = b"FolioLay"
 VERSION = 6
@@ -30,12 +30,15 @@ option_rows* collect_request* metadata_piece_used_offset metadata_piece_bytes_of
 option_count option_row_bytes collect_wanted_offset collect_done_offset hint_block_bytes cpu_cache_bytes depot_shards
 descriptor_first_offset code_watched limit_state_bytes limit_request_bytes limit_state* limit_request*
 seam_counts_bytes seam_shards mode_open mode_closed seam_number_offset front_bytes seam_mode* seam_setting*
-seam_counts* front* true_front*"""
+seam_counts* front* true_front* sample_tables_most sample_slots sample_bytes sample_stack_bytes sample_tables*
+sample_counts* seam_until_offset sample_registers_offset thread_cache_thread_offset cpu_cache_large_bytes_offset
+code_guarded mode_guarding guard_page_offset guard_count_offset guard_marks_offset guard_slots_offset guard_slot_bytes
+guard_object_offset guard_size_offset guard_allocated_offset guard_freed_offset guard_frames guard_interval*
+seam_carefully_offset seam_setting_bytes"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]
-
-HOW_TO_RUN = "start it by `folio run -- PROGRAM`, or with LD_PRELOAD=libfolio.so.0"
+NUMBER_END = 1 << 20  # all sizes, shifts and counts are below that
 
 
 class Layout:
@@ -87,7 +90,12 @@ def parse(address: int, head: bytes, body: bytes, library: Library) -> Layout:
             f"this process's Folio is older than this tool (descriptor of {size} bytes, {HEAD.size + FORM.size} are "
             "needed): restart it with the newer library, or use the older tool"
         )
-    return Layout(address, dict(zip(NAMES, FORM.unpack(body), strict=True)), library)
+    values = dict(zip(NAMES, FORM.unpack(body), strict=True))
+    if any(values[name] >= NUMBER_END for name in FIELDS if not name.endswith("*")):
+        raise FolioError(
+            "the layout descriptor makes no sense: the file is damaged, or the program has written over it"
+        )
+    return Layout(address, values, library)
 
 
 def symbol_in(path: Path) -> tuple[int, int] | None:
@@ -119,45 +127,55 @@ def candidates(mappings: list[Mapping], program: str) -> list[list[Mapping]]:
             return 0
         return 1 if path == program else 2 if "/libfolio" in path else 3
 
-    files = [path for path, parts in by_path.items() if any("x" in part.flags for part in parts)]
+    files = [path for path, parts in by_path.items() if any(set(part.flags) & {"x", "?"} for part in parts)]
     return [by_path[path] for path in sorted(files, key=rank)]
 
 
-def find_by_magic(process: Process, parts: list[Mapping], mappings: list[Mapping]) -> int | None:
+def find_by_magic(process: Source, parts: list[Mapping], mappings: list[Mapping]) -> int | None:
     """The descriptor among a file's mappings. A page of the file may be mapped twice: only one copy is relocated."""
     for part in parts:
         if "r" not in part.flags or part.flags.endswith("s"):
             continue
-        data = process.read(part.start, part.end - part.start)
-        at = data.find(MAGIC)
-        while at >= 0:
-            table = int.from_bytes(data[at + TABLE_OFFSET : at + TABLE_OFFSET + 8], "little")
-            if any(m.start <= table < m.end for m in mappings):
-                return part.start + at
-            at = data.find(MAGIC, at + 1)
+        for start, length in process.readable(part.start, part.end):
+            data = process.read(start, length)
+            at = data.find(MAGIC)
+            while at >= 0:
+                table = int.from_bytes(data[at + TABLE_OFFSET : at + TABLE_OFFSET + 8], "little")
+                if any(m.start <= table < m.end for m in mappings):
+                    return start + at
+                at = data.find(MAGIC, at + 1)
     return None
 
 
-def find(process: Process) -> Layout:
+def find(process: Source) -> Layout:
     """Raises FolioError if the process is not on Folio, or on one that this tool cannot read."""
+    if known := process.known_layout():
+        return read_at(process, *known)
     program = process.program()
     mappings = process.mappings()
     files = candidates(mappings, program)
     for parts in files:
         start = parts[0].start - parts[0].offset
-        if found := symbol_in(process.file(parts[0])):
+        # Where the library was replaced since, by an upgrade, the file on disk is another one: then it is searched for.
+        if (found := symbol_in(process.file(parts[0]))) and process.read(start + found[0], len(MAGIC)) == MAGIC:
             return read_at(process, start + found[0], library_of(parts, start + found[1], program))
     for parts in files:
         known = "/libfolio" in parts[0].path
         if (known or parts[0].path == program) and (address := find_by_magic(process, parts, mappings)) is not None:
             return read_at(process, address, library_of(parts, 0, program))
-    raise FolioError(f"process {process.pid} ({process.text('comm').strip()}) is not on Folio: {HOW_TO_RUN}")
+    process.must_have_file(program)
+    raise NotOnFolio(process.name())
 
 
 def library_of(parts: list[Mapping], end: int, program: str) -> Library:
     return Library(parts[0].path, parts[0].start, max(end, parts[-1].end), parts[0].path == program)
 
 
-def read_at(process: Process, address: int, library: Library) -> Layout:
+def read_at(process: Source, address: int, library: Library) -> Layout:
     data = process.read(address, HEAD.size + FORM.size)
-    return parse(address, data[: HEAD.size], data[HEAD.size :], library)
+    layout = parse(address, data[: HEAD.size], data[HEAD.size :], library)
+    if not any(m.start <= layout.windows < m.end for m in process.mappings()):
+        state = "was just starting, and the loader was" if process.still else "is just starting, and the loader is"
+        again = "take another one" if process.still else "ask again"
+        raise FolioError(f"{process.name()} {state} not done with Folio; {again}")
+    return layout

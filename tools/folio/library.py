@@ -49,6 +49,33 @@ def find_library(given: Path | None) -> Path:
     )
 
 
+def must_be_folio(path: Path) -> None:
+    """Raises FolioError if a program that has it preloaded would not be on Folio."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as file, Path(sys.executable).open("rb") as own:
+        try:
+            elf = ELFFile(file)
+            machine, here = elf["e_machine"], ELFFile(own)["e_machine"]
+            table = elf.get_section_by_name(".dynsym")
+            names = (
+                {symbol.name for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"}
+                if table
+                else set()
+            )
+        except ELFError:
+            raise FolioError(f"{path} is no shared library: name Folio's, libfolio.so, with --lib FILE") from None
+    if machine != here:
+        raise FolioError(f"{path} is for another processor ({machine}): build Folio on this machine, `make build`")
+    if "folio_layout" not in names:
+        raise FolioError(f"{path} is not Folio's library: name libfolio.so with --lib FILE, or leave --lib out")
+    if "malloc" not in names:
+        raise FolioError(
+            f"{path} takes the place of no malloc (it is for use beside another): name libfolio.so instead"
+        )
+
+
 def version_in(path: str) -> str:
     """As its file name has it."""
     match = re.search(r"libfolio(?:-embed)?\.so\.(\d+\.\d+\.\d+)", path)

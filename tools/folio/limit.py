@@ -16,7 +16,7 @@ from folio import output
 from folio.collect import LOOK_SECONDS, takes_wishes
 from folio.errors import FolioError
 from folio.heap import Heap
-from folio.parts import Parts, explain_well
+from folio.parts import Parts, explain_well, not_exact
 from folio.reader import Reader
 
 STATE = struct.Struct("<5q4IQ")
@@ -79,7 +79,9 @@ class Rung:
 
 
 def limits_of(reader: Reader) -> Limits:
-    return Limits(*STATE.unpack(reader.process.read(reader.layout.limit_state, STATE.size)))
+    state = reader.process.read(reader.layout.limit_state, STATE.size)
+    reader.process.must_live()
+    return Limits(*STATE.unpack(state))
 
 
 def held_by(reader: Reader, heap: Heap) -> int:
@@ -164,10 +166,12 @@ def set_limits(reader: Reader, soft: int, hard: int, timeout: float) -> None:
         )
     process, at = reader.process, reader.layout.limit_request
     number = REQUEST.unpack(process.read(at, REQUEST.size))[0] + 1 & 0xFFFFFFFF
+    process.must_live()
     process.write(at + 8, struct.pack("<qq", soft, hard))
     process.write(at, struct.pack("<I", number))
     end = time.monotonic() + timeout
     while REQUEST.unpack(process.read(at, REQUEST.size))[1] != number:
+        process.must_live()
         if time.monotonic() > end:
             raise FolioError(
                 f"no answer from process {process.pid} within {timeout:g} s: a stopped process does not run, and one "
@@ -179,8 +183,8 @@ def set_limits(reader: Reader, soft: int, hard: int, timeout: float) -> None:
 # ---- Showing ----
 
 
-def show(pid: int, command: str, limits: Limits, held: int, steps: list[Rung]) -> None:
-    output.say(output.one_line(f"process {pid}: {command}"), "bold")
+def show(pid: int, title: str, limits: Limits, held: int, steps: list[Rung]) -> None:
+    output.say(output.one_line(title), "bold")
     output.say(f"Folio holds {output.size(held)}")
     for name, limit, wanted in (
         ("soft", limits.soft, asked(limits.asked_soft)),
@@ -223,5 +227,7 @@ def limit(pid: int, soft: str | None, hard: str | None, timeout: float, json: bo
         ]
         output.as_json({"version": 1, "pid": pid} | as_dict(limits, held) | {"ladder": ladder})
     else:
-        show(pid, reader.process.command(), limits, held, steps)
+        if not parts.exact:
+            output.indented(f"what the rungs give is not exact: {not_exact(parts)}", 0, "yellow")
+        show(pid, reader.process.title(), limits, held, steps)
     return 0

@@ -18,11 +18,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from folio import output
-from folio.errors import FolioError
+from folio.errors import FolioError, NewProgram, NotOnFolio, ProcessGone
+from folio.finding import Others, Wanted
 from folio.library import version_in
 from folio.limit import held_by, limits_of
 from folio.parts import BinParts, Parts, RunParts, explain_well
-from folio.reader import Reader
+from folio.process import Process
+from folio.reader import Reader, of_new_program
 
 SHIPPED = Path(__file__).with_name("monitoring")
 PROCESS = ("pid", "process")
@@ -37,6 +39,9 @@ class Families:
             return GaugeMetricFamily(name, help, labels=labels, unit="bytes")
 
         self.up = GaugeMetricFamily("folio_up", "1 if the process could be read, else 0.", labels=PROCESS)
+        self.found = GaugeMetricFamily(
+            "folio_found_processes", "Processes on Folio that were found, by name or cgroup.", labels=("by", "what")
+        )
         # A gauge, not an info: node_exporter refuses files with types that only OpenMetrics has.
         self.library = GaugeMetricFamily(
             "folio_library_info", "The library that serves it; always 1.", labels=(*PROCESS, "version", "path")
@@ -97,7 +102,7 @@ class Families:
             self.resident.add_metric([*labels, part], value)
         for bin_ in parts.bins:
             self.add_bin([*labels, str(bin_.number), str(bin_.size)], bin_.live_objects, parts_of_bin(bin_))
-        for name, runs in (("large", parts.large), ("huge", parts.huge)):
+        for name, runs in (("large", parts.large), ("huge", parts.huge), ("guarded", parts.guarded)):
             self.add_bin([*labels, name, ""], runs.objects, parts_of_runs(runs))
         self.threads.add_metric(labels, parts.threads)
         self.swapped.add_metric(labels, parts.swapped)
@@ -142,10 +147,16 @@ def parts_of_runs(runs: RunParts) -> dict[str, int]:
 
 
 class Collector:
-    """Looks at the processes each time it is asked."""
+    """Looks at the processes each time it is asked, and for those that are wanted by name or cgroup."""
 
-    def __init__(self, pids: list[int]) -> None:
-        self.names = dict.fromkeys(pids, "")  # of those that ended the last one known
+    def __init__(self, wanted: Wanted, *, tells: bool = False) -> None:
+        """`tells`: on stderr which processes are new or gone."""
+        self.wanted = wanted
+        self.tells = tells
+        self.names = dict.fromkeys(wanted.pids, "")  # of those that ended the last one known
+        self.started: dict[int, str] = {}  # of those given by number: another one may get the number later
+        self.others = Others()
+        self.found: dict[int, str] | None = None  # by name or cgroup at the last look, those on Folio: their names
         self.failures: dict[int, FolioError] = {}  # of the last look
         self.lock = threading.Lock()  # each request to the server is a thread
 
@@ -155,24 +166,88 @@ class Collector:
             self.failures = {}
             for pid in self.names:
                 try:
-                    self.add(families, pid)
+                    self.names[pid] = self.add(families, pid)
                 except FolioError as error:
                     self.failures[pid] = error
                 families.up.add_metric([str(pid), self.names[pid]], 0 if pid in self.failures else 1)
+            if self.wanted.looks_up:
+                self.look_up(families)
         yield from families.all()
 
-    def add(self, families: Families, pid: int) -> None:
-        reader = Reader(pid)
-        self.names[pid] = reader.process.text("comm").strip()
-        families.add([str(pid), self.names[pid]], reader, explain_well(reader))
+    def look_up(self, families: Families) -> None:
+        by_wish = self.wanted.found()
+        pids = sorted({pid for found in by_wish.values() for pid in found} - self.names.keys())
+        self.others.keep(pids)
+        found: dict[int, str] = {}
+        for pid in pids:
+            name = self.add_found(families, pid)
+            if name is not None:
+                found[pid] = name
+        for (by, what), all_of_it in by_wish.items():
+            count = sum(pid in found or pid in self.names for pid in all_of_it)
+            families.found.add_metric([by, what], count)
+        if self.tells and self.found is not None:
+            for pid in found.keys() - self.found.keys():
+                output.note(f"new: process {pid} ({found[pid]})")
+            for pid in self.found.keys() - found.keys():
+                output.note(f"gone: process {pid} ({self.found[pid]})")
+        self.found = found
+
+    def add_found(self, families: Families, pid: int) -> str | None:
+        """Its name; None where it has ended or is not on Folio, which nobody has said it were."""
+        try:
+            process = Process(pid)
+            if self.others.has(process):
+                return None
+            name = process.text("comm").strip()
+        except FolioError:
+            return None
+        try:
+            name = self.add(families, pid)
+        except NotOnFolio:
+            self.others.add(process)
+            return None
+        except ProcessGone:
+            return None
+        except FolioError as error:
+            self.failures[pid] = error
+        families.up.add_metric([str(pid), name], 0 if pid in self.failures else 1)
+        return name
+
+    def add(self, families: Families, pid: int) -> str:
+        """All figures of a process, or none where it raises FolioError. Returns its name."""
+        try:
+            one, name = self.look_at(Reader(pid))
+        except NewProgram:
+            one, name = self.look_at(of_new_program(pid))
+        for family, its in zip(families.all(), one.all(), strict=True):
+            family.samples += its.samples
+        return name
+
+    def look_at(self, reader: Reader) -> tuple[Families, str]:
+        process = reader.process
+        name = process.text("comm").strip()
+        if process.pid in self.names and self.started.setdefault(process.pid, process.image[0]) != process.image[0]:
+            raise FolioError(f"process {process.pid} is another one now: the one that was asked for has ended")
+        one = Families()
+        one.add([str(process.pid), name], reader, explain_well(reader))
+        return one, name
+
+    @property
+    def count(self) -> int:
+        return len(self.names) + len(self.found or {})
 
     def status(self) -> int:
         """Of the last look: 0, all were read; 1, some; 2, none."""
-        return 0 if not self.failures else 1 if len(self.failures) < len(self.names) else 2
+        if self.count == 0:
+            return 2
+        return 0 if not self.failures else 1 if len(self.failures) < self.count else 2
 
     def complain(self) -> None:
         for error in self.failures.values():
             output.note(f"folio metrics: {error}")
+        if self.count == 0:
+            output.note(f"folio metrics: no process on Folio {self.wanted}; `pgrep -a NAME` finds processes by name")
 
 
 def write_whole(path: Path, text: bytes) -> None:
@@ -198,7 +273,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def serve(registry: CollectorRegistry, count: int, listen: str) -> None:
+def serve(registry: CollectorRegistry, collector: Collector, listen: str) -> None:
     """Until Ctrl-C or a signal."""
     host, port = parse_listen(listen)
     try:
@@ -207,8 +282,9 @@ def serve(registry: CollectorRegistry, count: int, listen: str) -> None:
         raise FolioError(f"--listen {listen}: {error.strerror}; choose another address or port") from None
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{server.server_port}/metrics"
-    processes = "1 process" if count == 1 else f"{count} processes"
-    output.note(f"serves {processes} at {url}; Ctrl-C ends")
+    processes = "1 process" if collector.count == 1 else f"{collector.count} processes"
+    later = ", and those that come later," if collector.wanted.looks_up else ""
+    output.note(f"serves {processes}{later} at {url}; Ctrl-C ends")
     output.note(f"next: curl -H 'Accept: application/openmetrics-text' {url}")
     thread.join()
 
@@ -218,10 +294,13 @@ def as_dict(family: Metric) -> dict[str, Any]:
     return {"type": family.type, "help": family.documentation, "unit": family.unit, "samples": samples}
 
 
-def metrics(pids: list[int], listen: str | None, textfile: Path | None, json: bool) -> int:
+def metrics(wanted: Wanted, listen: str | None, textfile: Path | None, json: bool) -> int:
     if sum(map(bool, (listen, textfile, json))) > 1:
         raise FolioError("--listen, --textfile and --json: one of them")
-    collector = Collector(pids)
+    if textfile and textfile.suffix != ".prom":
+        raise FolioError(f"--textfile {textfile}: node_exporter reads only files whose names end in .prom")
+    wanted.check()
+    collector = Collector(wanted, tells=listen is not None)
     registry = CollectorRegistry()
     registry.register(collector)
     found = list(registry.collect()) if json else []
@@ -229,16 +308,16 @@ def metrics(pids: list[int], listen: str | None, textfile: Path | None, json: bo
     collector.complain()
     if textfile:
         write_whole(textfile, text)
+    elif listen and (wanted.looks_up or collector.status() != 2):
+        serve(registry, collector, listen)
     elif collector.status() == 2:
         return 2
     elif json:
         output.as_json({"version": 1, "metrics": {family.name: as_dict(family) for family in found}})
-    elif listen:
-        serve(registry, len(collector.names), listen)
     else:
         sys.stdout.write(text.decode())
         if output.messages.is_terminal and sys.stdout.isatty():  # else they are for a machine
-            output.note(f"next: folio metrics {' '.join(map(str, pids))} --listen 127.0.0.1:9399  (for Prometheus)")
+            output.note("next: the same with --listen 127.0.0.1:9399  (for Prometheus)")
     return collector.status()
 
 

@@ -48,6 +48,11 @@ def note(text: str) -> None:
     messages.print(Text(text), soft_wrap=True)
 
 
+def note_new_program(pid: int, command: str) -> None:
+    """Where a process is looked at again and again, and runs another program now."""
+    note(f"process {pid} began another program (exec): {one_line(command, 60)}; what is shown begins there")
+
+
 def indented(text: str, by: int, style: str = "") -> None:
     width = max(min(console.width, WIDTH_MOST), 40)
     lines = textwrap.wrap(text, width, initial_indent=" " * by, subsequent_indent=" " * by, break_long_words=False)
@@ -62,12 +67,18 @@ def as_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def table(*columns: str, left: int = 1) -> Table:
+def table(*columns: str, left: int = 1, gap: int = 2) -> Table:
     """Columns named by their headings; the first `left` ones are text, the rest numbers."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for i, column in enumerate(columns):
         made.add_column(escape(column), justify="left" if i < left else "right", no_wrap=True)
     return made
+
+
+def let_wrap(made: Table, *columns: int) -> None:
+    """Names go on in another line where there is no room: else numbers are cut, and look like other ones."""
+    for i in columns:
+        made.columns[i].no_wrap, made.columns[i].overflow = False, "fold"
 
 
 def counted(count: int, what: str) -> str:

@@ -42,6 +42,13 @@ class Ranges:
     end: np.ndarray
     categories: np.ndarray
 
+    def within(self, start: int, end: int) -> Ranges:
+        """Those of the pages from start to end."""
+        low, high = start // PAGE * PAGE, -(-end // PAGE) * PAGE
+        chosen = (self.end > low) & (self.start < high)
+        cut = np.maximum(self.start[chosen], low), np.minimum(self.end[chosen], high)
+        return Ranges(*cut, self.categories[chosen])
+
     def resident(self) -> np.ndarray:
         """The numbers of the resident pages, ascending."""
         chosen = (self.categories & (PRESENT | ZERO)) == PRESENT
@@ -82,6 +89,9 @@ class PageScanner:
     def __del__(self) -> None:
         if hasattr(self, "file"):
             os.close(self.file)
+
+    def readable(self, start: int, end: int) -> list[tuple[int, int]]:
+        return self.scan(start, end).readable()
 
     def scan_all(self, mappings: list[Mapping]) -> Ranges:
         return self.scan(0, max((m.end for m in mappings), default=0), mappings)

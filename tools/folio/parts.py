@@ -10,22 +10,29 @@ own code and data, or something that is not Folio's. A page of a chunk is split 
     fragmented   the rest: free, on a page that a taken neighbour keeps
 
 A taken object counts with the pages that are resident only: what was never touched, or was swapped out, is not here.
+
+Where the kernel does not tell what was resident (of a core), the pages are those that Folio accounts for
+(folio.account): there is no padding then, nothing that is not Folio's, and `rss` is the sum.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from folio.heap import FOLIO_OBJECTS, PLACES, Bin, Heap
 from folio.pages import HUGE, PRESENT, ZERO, Ranges, expand
-from folio.process import PAGE, Mapping
 from folio.reader import Reader, Reading
+from folio.source import PAGE, Mapping
 
 NOT_COUNTED = ("[vvar", "/anon_hugepage")
 COUNTED_DEVICES = ("/dev/zero", "/dev/shm/")
 SUM_TOLERANCE = 0.01
+MOVED = "mapped while it was read"
+RESIDENT_ONLY = ("padding", "own", "not_folio")  # parts that Folio does not account for
 
 TITLES = {
     "live": "live",
@@ -35,7 +42,7 @@ TITLES = {
     "fragmented": "fragmented",
     "dirty": "dirty",
     "metadata": "metadata",
-    "padding": "huge-page padding",
+    "padding": "padding",
     "own": "Folio's code and data",
     "not_folio": "not Folio's",
 }
@@ -111,16 +118,20 @@ class Parts:
     reserved: int  # address space for chunks and huge blocks
     swapped: int
     huge_pages: HugePages = field(default_factory=HugePages)
+    mappings: list[Mapping] = field(default_factory=list, repr=False)  # all of the process
+    foreign_at: dict[int, int] = field(default_factory=dict, repr=False)  # what is not Folio's, by start of the mapping
+    by_account: bool = False  # see above
+    guarded: RunParts = field(default_factory=RunParts)
 
     def sum_of(self, what: str) -> int:
         """live, dirty or padding, of everything."""
-        return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge])
+        return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge, self.guarded])
 
     def cached(self, place: str) -> int:
         return sum(bin_.cached[place] for bin_ in self.bins) + (self.large.cached if place == "cpu" else 0)
 
     def values(self) -> dict[str, int]:
-        return {
+        values = {
             "live": self.sum_of("live"),
             "cached_threads": self.cached("thread"),
             "cached_cpus": self.cached("cpu"),
@@ -132,6 +143,7 @@ class Parts:
             "own": self.own,
             "not_folio": sum(self.foreign.values()),
         }
+        return {key: value for key, value in values.items() if not (self.by_account and key in RESIDENT_ONLY)}
 
     @property
     def unexplained(self) -> int:
@@ -146,7 +158,7 @@ class Parts:
     def folio(self) -> int:
         """What Folio answers for: all but what is not its own."""
         values = self.values()
-        return sum(values.values()) - values["not_folio"]
+        return sum(values.values()) - values.get("not_folio", 0)
 
     @property
     def retained(self) -> int:
@@ -154,32 +166,61 @@ class Parts:
         return self.folio - self.values()["live"] - self.own
 
 
-def explain(reader: Reader, reading: Reading | None = None) -> Parts:
+def explain(reader: Reader, reading: Reading | None = None, *, by_account: bool = False) -> Parts:
     """Raises FolioError if the process cannot be read or ends meanwhile."""
-    layout = reader.layout
-    reading = reading or reader.reading()
-    heap, ranges, mappings = reading.heap, reading.pages, reading.mappings
-    pages = ranges.resident()
-    swapped = int((ranges.end - ranges.start)[(ranges.categories & (PRESENT | ZERO)) == 0].sum())
-    pages = pages[~inside(pages, uncounted(mappings))]
-
+    reading = reading or reader.reading(by_account=by_account)
+    heap, ranges = reading.heap, reading.pages
+    mappings = [] if reading.by_account else reading.mappings
+    swapped = swapped_bytes(heap, ranges)
     parts = Parts(
         reading.rss, RunParts(), RunParts(), 0, {}, 0, {}, [], reading.moved_bytes, reading.seconds,
-        len(heap.snapshot.thread_caches), reserved_bytes(heap), swapped,
+        len(heap.snapshot.thread_caches), reserved_bytes(heap), swapped, by_account=reading.by_account,
     )  # fmt: skip
-    pages_per_chunk = layout.chunk_bytes // PAGE
-    chunk = pages // pages_per_chunk
-    at = np.clip(np.searchsorted(heap.numbers, chunk), 0, max(len(heap.numbers) - 1, 0))
-    known = heap.numbers[at] == chunk if len(heap.numbers) else np.zeros(len(pages), dtype=bool)
-    add_bins(parts, heap, pages[known], at[known])
-    add_large(parts, heap, pages[known], at[known])
-    add_huge(parts, heap, pages[known], at[known])
-    if not reader.scanner.old:
-        add_huge_pages(parts.huge_pages, heap, ranges, pages[known])
-    rest = pages[~known]
+    present, rest = by_chunk(heap, ranges)
+    if not reader.scanner.old and not parts.by_account:
+        parts.huge_pages.known = True
+        huge = huge_chunks(heap, ranges)
+    else:
+        huge = np.zeros(len(heap.numbers), dtype=bool)
+    add_bins(parts, heap, present, huge)
+    add_large(parts, heap, present)
+    add_huge(parts, heap, present)
+    add_guarded(parts, heap, present)
+    rest = rest[~inside(rest, uncounted(mappings))]
     rest = add_metadata(parts, heap, rest)
-    add_mappings(parts, heap, rest, mappings)
+    if parts.by_account:
+        parts.rss = sum(parts.values().values())
+    else:
+        add_mappings(parts, heap, rest, mappings)
     return parts
+
+
+def as_known(values: dict[str, Any], parts: Parts) -> dict[str, Any]:
+    """A core does not tell what was resident, nor what of it was padding."""
+    if not parts.by_account:
+        return values
+    return {"held" if key == "resident" else key: None if key == "padding" else n for key, n in values.items()}
+
+
+def swapped_bytes(heap: Heap, ranges: Ranges) -> int:
+    """Not the inaccessible pages of guarded objects, which look like it."""
+    chosen = (ranges.categories & (PRESENT | ZERO)) == 0
+    start, end = ranges.start[chosen], ranges.end[chosen]
+    total = int((end - start).sum())
+    for number in heap.numbers[heap.codes == heap.layout.code_guarded]:
+        first = int(number) << heap.layout.chunk_shift
+        inside_chunk = np.minimum(end, first + heap.layout.chunk_bytes) - np.maximum(start, first)
+        total -= int(np.maximum(inside_chunk, 0).sum())
+    return total
+
+
+def not_exact(parts: Parts) -> str:
+    """What is wrong with them, where they are not exact."""
+    rest, whole = abs(parts.unexplained), max(parts.rss, 1)
+    return (
+        f"the parts and what the kernel counts differ by {rest / (1 << 20):,.1f} MiB "
+        f"({100 * rest / whole:.0f} % of RSS), as the process changed while it was read"
+    )
 
 
 def explain_well(reader: Reader) -> Parts:
@@ -191,79 +232,125 @@ def explain_well(reader: Reader) -> Parts:
 # ---- Chunks ----
 
 
-def add_bins(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
+def by_chunk(heap: Heap, ranges: Ranges) -> tuple[np.ndarray, np.ndarray]:
+    """Which pages of Folio's chunks are resident, (chunks, pages), and the numbers of the other resident pages.
+
+    By ranges, which are far fewer than pages: each is cut where a chunk ends.
+    """
     pages_per_chunk = heap.layout.chunk_bytes // PAGE
-    codes = heap.codes[entry]
+    chosen = (ranges.categories & (PRESENT | ZERO)) == PRESENT
+    start, end = ranges.start[chosen] // PAGE, ranges.end[chosen] // PAGE
+    first = start // pages_per_chunk
+    cuts = (end - 1) // pages_per_chunk - first + 1
+    of = np.repeat(np.arange(len(start)), cuts)
+    chunk = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+    low, high = np.maximum(start[of], chunk * pages_per_chunk), np.minimum(end[of], (chunk + 1) * pages_per_chunk)
+    at = np.searchsorted(heap.numbers, chunk)
+    known = np.zeros(len(at), dtype=bool)
+    if len(heap.numbers):
+        at = np.clip(at, 0, len(heap.numbers) - 1)
+        known = heap.numbers[at] == chunk
+    edges = np.zeros((len(heap.numbers), pages_per_chunk + 1), dtype=np.int8)
+    base = chunk[known] * pages_per_chunk
+    np.add.at(edges, (at[known], low[known] - base), 1)
+    np.add.at(edges, (at[known], high[known] - base), -1)
+    present = np.cumsum(edges, axis=1, dtype=np.int8)[:, :-1] != 0
+    return present, expand(low[~known] * PAGE, high[~known] * PAGE)
+
+
+def add_bins(parts: Parts, heap: Heap, present: np.ndarray, huge: np.ndarray) -> None:
+    """`present`, `huge`: of all chunks, as `by_chunk` and `huge_chunks` give them."""
     for number, bin_ in heap.bins.items():
-        mine = codes == number
-        row = np.searchsorted(bin_.chunks // heap.layout.chunk_bytes, pages[mine] // pages_per_chunk)
-        parts.bins.append(bin_parts(bin_, row, pages[mine] % pages_per_chunk, pages_per_chunk))
+        mine = np.flatnonzero(heap.codes == number)
+        parts.bins.append(bin_parts(bin_, present[mine], huge[mine], parts.huge_pages))
+    found = parts.huge_pages
+    found.others = int(huge.sum()) - found.count
+    found.entries_saved = int(huge.sum()) * (heap.layout.chunk_bytes // PAGE - 1)
 
 
-def bin_parts(bin_: Bin, row: np.ndarray, page: np.ndarray, pages_per_chunk: int) -> BinParts:
-    """`row`, `page`: of each resident page, its chunk and its number in there."""
+def bin_parts(bin_: Bin, present: np.ndarray, huge: np.ndarray, huge_pages: HugePages) -> BinParts:
+    """Of one bin, which adds its huge pages to what is known of them."""
     info = bin_.info
     cached = {place: bin_.count(bin_.cached[place]) for place in PLACES}
     taken = bin_.count(bin_.taken)
     parts = BinParts(
         info.number, info.size, len(bin_.chunks), taken, taken - sum(cached.values()), cached
     )  # objects in the caches are part of what is taken
-    if len(page) == 0:
-        return parts
-    present = np.zeros((len(bin_.chunks), pages_per_chunk), dtype=bool)
-    present[row, page] = True
     rows = np.flatnonzero(present.any(axis=1))
-    present = present[rows]
-    can_go, untouched = free_pages(bin_, rows, pages_per_chunk)
-    parts.padding = int((present & can_go & untouched).sum()) * PAGE
-    parts.dirty = int((present & can_go & ~untouched).sum()) * PAGE
+    if len(rows) == 0:
+        return parts
+    present, huge = present[rows], huge[rows]
+    pages_per_chunk = present.shape[1]
+    used = bytes_by_page(bin_, rows, bin_.taken[rows], pages_per_chunk)
+    can_go = used == 0
+    padding = int((present & can_go & untouched(bin_, rows, pages_per_chunk)).sum())
+    parts.padding = padding * PAGE
+    parts.dirty = int((present & can_go).sum()) * PAGE - parts.padding
     kept = present & ~can_go
-    parts.live = int(bytes_by_page(bin_, rows, bin_.live[rows], pages_per_chunk)[kept].sum())
     for place in PLACES:
-        if cached[place]:
-            parts.cached[place] = int(bytes_by_page(bin_, rows, bin_.cached[place][rows], pages_per_chunk)[kept].sum())
+        holding = np.flatnonzero(bin_.cached[place][rows].any(axis=1))
+        if len(holding):
+            of = bytes_by_page(bin_, rows[holding], bin_.cached[place][rows[holding]], pages_per_chunk)
+            parts.cached[place] = int(of[kept[holding]].sum())
+    parts.live = int(used[present].sum()) - sum(parts.cached.values())
     parts.fragmented = int(kept.sum()) * PAGE - parts.live - sum(parts.cached.values())
+    if huge_pages.known:
+        add_huge_pages(huge_pages, bin_, rows, present, huge, used)
     return parts
+
+
+@cache
+def page_edges(size: int, objects: int, pages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where each page starts: in which folio, at which of its objects, and how many bytes of that lie before."""
+    edges = np.arange(pages + 1, dtype=np.int64) * PAGE
+    number = np.minimum(edges // size, objects)
+    before = np.where(number < objects, edges - number * size, 0).astype(np.int32)
+    return number // FOLIO_OBJECTS, (number % FOLIO_OBJECTS).astype(np.uint64), before
 
 
 def bytes_by_page(bin_: Bin, rows: np.ndarray, words: np.ndarray, pages_per_chunk: int) -> np.ndarray:
     """How many bytes of each page belong to objects whose bit is set: (chunks, pages)."""
     info = bin_.info
     padded = np.concatenate([words, np.zeros((len(words), 1), dtype=np.uint64)], axis=1)
-    counts = np.bitwise_count(padded).astype(np.int64)
-    before = np.cumsum(counts, axis=1) - counts
-    edges = np.arange(pages_per_chunk + 1, dtype=np.int64) * PAGE
-    number = np.minimum(edges // info.size, info.objects)
-    inside_ = np.where(number < info.objects, edges - number * info.size, 0)
-    folio, bit = number // FOLIO_OBJECTS, (number % FOLIO_OBJECTS).astype(np.uint64)
+    counts = np.bitwise_count(padded).astype(np.int32)
+    before = np.cumsum(counts, axis=1, dtype=np.int32) - counts
+    folio, bit, inside_ = page_edges(info.size, info.objects, pages_per_chunk)
     at_edge = padded[:, folio]
-    below = np.bitwise_count(at_edge & ((np.uint64(1) << bit) - np.uint64(1)))
-    bytes_before = (before[:, folio] + below) * info.size + (at_edge >> bit & np.uint64(1)).astype(np.int64) * inside_
-    return in_chunk(np.diff(bytes_before, axis=1), bin_, rows, 0)
+    bytes_before = before[:, folio] + np.bitwise_count(at_edge & ((np.uint64(1) << bit) - np.uint64(1)))
+    bytes_before *= info.size
+    bytes_before += (at_edge >> bit & np.uint64(1)).astype(np.int32) * inside_
+    return in_chunk(np.diff(bytes_before, axis=1), bin_, rows)
 
 
-def in_chunk(by_page: np.ndarray, bin_: Bin, rows: np.ndarray, before: int | bool) -> np.ndarray:
-    """From pages counted from the first object on to pages of the chunk; those `before` it get that value."""
+def in_chunk(by_page: np.ndarray, bin_: Bin, rows: np.ndarray) -> np.ndarray:
+    """From pages counted from the first object on to pages of the chunk; those before it get 0."""
     skipped = (bin_.first[rows] - bin_.chunks[rows]) // PAGE
-    page = np.arange(by_page.shape[1]) - skipped[:, None]
-    return np.where(page < 0, before, np.take_along_axis(by_page, np.maximum(page, 0), axis=1))
+    moved = np.zeros_like(by_page)
+    for pages in np.unique(skipped):
+        mine = skipped == pages
+        moved[mine, pages:] = by_page[mine, : by_page.shape[1] - pages]
+    return moved
 
 
-def free_pages(bin_: Bin, rows: np.ndarray, pages_per_chunk: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which pages of the chunks a purge may take, and which of all pages Folio knows nothing to be resident on."""
-    free = bytes_by_page(bin_, rows, bin_.taken[rows], pages_per_chunk) == 0
+def untouched(bin_: Bin, rows: np.ndarray, pages_per_chunk: int) -> np.ndarray:
+    """Of all pages of the chunks, those of which Folio does not know that they are resident."""
     page = np.arange(pages_per_chunk)
-    known = bin_.resident[rows][:, page // 64] >> (page % 64).astype(np.uint64) & np.uint64(1) == 1
-    return free, ~known
+    return bin_.resident[rows][:, page // 64] >> (page % 64).astype(np.uint64) & np.uint64(1) == 0
 
 
 # ---- Large objects, huge blocks ----
 
 
-def add_large(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
+def pages_of(heap: Heap, present: np.ndarray, mine: np.ndarray) -> np.ndarray:
+    """Addresses of the resident pages of some chunks."""
+    chosen = np.flatnonzero(mine)
+    row, page = np.nonzero(present[chosen])
+    return (heap.numbers[chosen][row] << heap.layout.chunk_shift) + page * PAGE
+
+
+def add_large(parts: Parts, heap: Heap, present: np.ndarray) -> None:
     """Granules are whole pages, or, where pages are larger, objects are."""
-    mine = heap.codes[entry] == heap.layout.code_large
-    address = pages[mine] * PAGE
+    address = pages_of(heap, present, heap.codes == heap.layout.code_large)
     large = parts.large
     shift = heap.layout.granule_shift
     for each in heap.fields:
@@ -280,12 +367,12 @@ def add_large(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) ->
         large.padding += int((~taken & ~known).sum()) * PAGE
 
 
-def add_huge(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> None:
+def add_huge(parts: Parts, heap: Heap, present: np.ndarray) -> None:
     huge = heap.huge
-    mine = heap.codes[entry] >= heap.layout.code_huge_start
-    if not mine.any():
+    is_huge = (heap.codes == heap.layout.code_huge_start) | (heap.codes == heap.layout.code_huge_inside)
+    address = pages_of(heap, present, is_huge)
+    if len(address) == 0:
         return
-    address = pages[mine] * PAGE
     order = np.argsort(huge.base)
     block = order[np.clip(np.searchsorted(huge.base[order], address, side="right") - 1, 0, None)]
     offset = address - huge.base[block]
@@ -295,34 +382,45 @@ def add_huge(parts: Parts, heap: Heap, pages: np.ndarray, entry: np.ndarray) -> 
     parts.huge = RunParts(int(huge.live.sum()), int(live.sum()) * PAGE, int(dirty.sum()) * PAGE, padding)
 
 
-def add_huge_pages(found: HugePages, heap: Heap, ranges: Ranges, pages: np.ndarray) -> None:
-    """`pages`: resident ones of all chunks."""
-    found.known = True
+def add_guarded(parts: Parts, heap: Heap, present: np.ndarray) -> None:
+    """Pages of live objects; what else is resident there is just being freed, or locked."""
+    address = pages_of(heap, present, heap.codes == heap.layout.code_guarded)
+    objects = [each for each in heap.guarded if each.live]
+    live = inside_pages(address, np.array([each.page for each in objects], dtype=np.int64), heap.guard_page)
+    parts.guarded = RunParts(len(objects), int(live.sum()) * PAGE, int((~live).sum()) * PAGE)
+
+
+def inside_pages(address: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+    """Which addresses lie in one of the ranges of that length."""
+    at = np.searchsorted(starts, address, side="right") - 1
+    return (at >= 0) & (address < starts[np.maximum(at, 0)] + length) if len(starts) else np.zeros(len(address), bool)
+
+
+def huge_chunks(heap: Heap, ranges: Ranges) -> np.ndarray:
+    """Which of all chunks are huge pages."""
     chunk_bytes = heap.layout.chunk_bytes
-    pages_per_chunk = chunk_bytes // PAGE
     chosen = (ranges.categories & HUGE) != 0
     first, end = -(-ranges.start[chosen] // chunk_bytes), ranges.end[chosen] // chunk_bytes
-    huge = expand(first * PAGE, np.maximum(first, end) * PAGE)  # numbers of chunks
-    at = np.searchsorted(heap.numbers, pages // pages_per_chunk)
-    present = np.bincount(at, minlength=len(heap.numbers))
-    for bin_ in heap.bins.values():
-        numbers = bin_.chunks // chunk_bytes
-        missing = pages_per_chunk - present[np.searchsorted(heap.numbers, numbers)]
-        is_huge = np.isin(numbers, huge)
-        rows = np.flatnonzero(is_huge | (missing <= pages_per_chunk // DENSE_SHARE))
-        in_use = bytes_by_page(bin_, rows, bin_.taken[rows], pages_per_chunk)
-        is_huge = is_huge[rows]
-        free = (in_use == 0).sum(axis=1)
-        found.free += int(free[is_huge].sum()) * PAGE
-        first_page = (bin_.first[rows] - bin_.chunks[rows]) // PAGE  # what lies before is nobody's
-        if bin_.info.size < PAGE:  # the pages of larger ones go one by one
-            found.dense += int((free - first_page <= pages_per_chunk // DENSE_SHARE)[~is_huge].sum())
-        shares = in_use.sum(axis=1)[is_huge] / chunk_bytes
-        least = np.array([least for _, least in DENSITIES])
-        for density in (shares[:, None] < least).sum(axis=1):
-            found.by_density[DENSITIES[int(density)][0]] += 1
-    found.others = int(np.isin(heap.numbers, huge).sum()) - found.count
-    found.entries_saved = (found.count + found.others) * (pages_per_chunk - 1)
+    return np.isin(heap.numbers, expand(first * PAGE, np.maximum(first, end) * PAGE))
+
+
+def add_huge_pages(
+    found: HugePages, bin_: Bin, rows: np.ndarray, present: np.ndarray, huge: np.ndarray, used: np.ndarray
+) -> None:
+    """Of one bin: its huge pages, and its chunks of small pages that are dense. `used`: bytes of taken objects."""
+    pages_per_chunk = present.shape[1]
+    little = pages_per_chunk // DENSE_SHARE
+    chosen = huge | (pages_per_chunk - present.sum(axis=1) <= little)
+    rows, used, huge = rows[chosen], used[chosen], huge[chosen]
+    free = (used == 0).sum(axis=1)
+    found.free += int(free[huge].sum()) * PAGE
+    first_page = (bin_.first[rows] - bin_.chunks[rows]) // PAGE  # what lies before is nobody's
+    if bin_.info.size < PAGE:  # the pages of larger ones go one by one
+        found.dense += int((free - first_page <= little)[~huge].sum())
+    shares = used.sum(axis=1)[huge] / (pages_per_chunk * PAGE)
+    least = np.array([least for _, least in DENSITIES])
+    for density in (shares[:, None] < least).sum(axis=1):
+        found.by_density[DENSITIES[int(density)][0]] += 1
 
 
 def reserved_bytes(heap: Heap) -> int:
@@ -392,7 +490,8 @@ def add_metadata(parts: Parts, heap: Heap, pages: np.ndarray) -> np.ndarray:
         kinds[name] = overlap(pages[pieces], ranges)
         left -= kinds[name]
     kinds["magazines without objects, and the rest"] = left
-    kinds["chunk table and map of windows"] = int((table | maps).sum()) * PAGE
+    if not parts.by_account:
+        kinds["chunk table and map of windows"] = int((table | maps).sum()) * PAGE
     parts.metadata_kinds = kinds
     return pages[~(pieces | table | maps)]
 
@@ -432,8 +531,11 @@ def add_mappings(parts: Parts, heap: Heap, pages: np.ndarray, mappings: list[Map
     ends = np.array([m.end for m in mappings], dtype=np.int64)
     at = np.searchsorted(starts, pages * PAGE, side="right") - 1
     mapped = (at >= 0) & (pages * PAGE < ends[np.clip(at, 0, None)])
+    parts.mappings = mappings
     for index, count in zip(*np.unique(at[mapped], return_counts=True), strict=True):
-        kind = kind_of(mappings[int(index)])
+        mapping = mappings[int(index)]
+        kind = kind_of(mapping)
         parts.foreign[kind] = parts.foreign.get(kind, 0) + int(count) * PAGE
+        parts.foreign_at[mapping.start] = int(count) * PAGE
     if not mapped.all():
-        parts.foreign["mapped while it was read"] = int((~mapped).sum()) * PAGE
+        parts.foreign[MOVED] = int((~mapped).sum()) * PAGE

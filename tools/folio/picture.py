@@ -15,7 +15,7 @@ from folio.reader import Reading
 
 CELLS_MOST = 1 << 18  # in a picture, so that a page stays under 5 MB
 CELLS_A_CHUNK = (64, 32, 16, 8, 4, 2, 1)
-LARGE, HUGE = -1, -2
+LARGE, HUGE, GUARDED = -1, -2, -3
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Picture:
 
     chunk_bytes: int
     chunks: np.ndarray  # addresses
-    bins: np.ndarray  # number of the bin, LARGE or HUGE
+    bins: np.ndarray  # number of the bin, LARGE, HUGE or GUARDED
     resident: np.ndarray  # bytes: (chunks, cells), and so the others
     live: np.ndarray
     cached: np.ndarray
@@ -58,6 +58,11 @@ def picture_of(reading: Reading, cells_most: int = CELLS_MOST) -> Picture:
             cached[mine] += bytes_by_page(bin_, of_bin, bin_.cached[place][of_bin], pages_a_chunk)
     addresses = rows << heap.layout.chunk_shift
     bins = np.where(codes == heap.layout.code_large, LARGE, np.where(codes < heap.layout.code_huge_start, codes, HUGE))
+    bins = np.where(codes == heap.layout.code_guarded, GUARDED, bins)
+    for each in heap.guarded:
+        row = np.flatnonzero(addresses == each.page >> heap.layout.chunk_shift << heap.layout.chunk_shift)
+        first = each.page % heap.layout.chunk_bytes // PAGE
+        live[row, first : first + heap.guard_page // PAGE] = PAGE if each.live else 0
     add_large(heap, addresses, bins, live, cached)
     live_huge(heap, addresses, bins, live)
 

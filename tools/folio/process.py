@@ -10,14 +10,14 @@ import ctypes
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from folio.errors import FolioError, NotPermitted, ProcessGone
+from folio.errors import FolioError, NewProgram, NotPermitted, ProcessGone
+from folio.permission import why_refused
+from folio.source import PAGE, Mapping, Source
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
 RANGES_MOST = 1024  # IOV_MAX
 CALL_BYTES_MOST = 1 << 30
 
@@ -39,21 +39,6 @@ for call in (libc.process_vm_readv, libc.process_vm_writev):
     )
 
 
-@dataclass(frozen=True)
-class Mapping:
-    start: int
-    end: int
-    flags: str
-    offset: int
-    inode: int
-    name: str  # of the file, or [stack] and its kin, or ""
-
-    @property
-    def path(self) -> str:
-        """The file's name, also where it was deleted since."""
-        return self.name.removesuffix(" (deleted)") if self.name.startswith("/") else ""
-
-
 def parse_maps(text: str) -> list[Mapping]:
     found = []
     for line in text.splitlines():
@@ -65,7 +50,7 @@ def parse_maps(text: str) -> list[Mapping]:
     return found
 
 
-class Process:
+class Process(Source):
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.known = False
@@ -73,13 +58,32 @@ class Process:
         self._mem: int | None = None
         if pid <= 0 or not self.root.exists():
             raise ProcessGone(pid, known=False)
+        self.image = self._image_now()
         self.known = True
+
+    @property
+    def target(self) -> str:
+        return str(self.pid)
+
+    def name(self) -> str:
+        return f"process {self.pid} ({self.text('comm').strip()})"
+
+    def title(self) -> str:
+        inner = self.status().get("NSpid", "").split()[1:]
+        known_as = f" (PID {inner[-1]} in its container)" if inner else ""
+        return f"process {self.pid}{known_as}: {self.command()}"
 
     def failed(self, error: OSError) -> FolioError:
         """What an error of a system call on this process means."""
         if error.errno in (errno.EPERM, errno.EACCES):
-            return NotPermitted(self.pid)
-        if error.errno in (errno.ESRCH, errno.ENOENT) or not self.root.exists() or self.ended():
+            return NotPermitted(self.pid, why_refused(self.root))
+        if not self.root.exists() or self.ended() or self.without_memory():
+            return ProcessGone(self.pid, self.known)
+        # What was open of the memory of the program before is no more; without address randomization the same program
+        # begun again looks the same.
+        if self.known and (error.errno == errno.ESRCH or self._image_now() != self.image):
+            return NewProgram(self.pid)
+        if error.errno in (errno.ESRCH, errno.ENOENT):
             return ProcessGone(self.pid, self.known)
         return FolioError(f"process {self.pid} cannot be read: {os.strerror(error.errno or 0)}; try again")
 
@@ -90,10 +94,27 @@ class Process:
         except OSError:
             return True
 
+    def without_memory(self) -> bool:
+        """As it ends, its memory goes before the process does."""
+        try:
+            return (self.root / "statm").read_text().startswith("0 ")
+        except OSError:
+            return True
+
+    def _image_now(self) -> tuple[str, ...]:
+        """What tells a program from another that the process, or one of the same number, runs later (exec): when the
+        process started, and where the kernel laid out the program's code and stack."""
+        fields = self.text("stat").rpartition(")")[2].split()
+        return (fields[19], fields[23], fields[24], fields[25])
+
     def must_live(self) -> None:
-        """Raises ProcessGone where its memory has gone, which comes before the process itself has."""
-        if self.text("statm").startswith("0 "):
+        """Raises ProcessGone where its memory has gone, and NewProgram where it runs another program than at first.
+        What was read before the call is good if it returns."""
+        same = self._image_now() == self.image
+        if self.without_memory():
             raise ProcessGone(self.pid, self.known)
+        if not same:
+            raise NewProgram(self.pid)
 
     def text(self, name: str) -> str:
         try:
@@ -138,18 +159,6 @@ class Process:
 
     # ---- Memory ----
 
-    def read(self, address: int, length: int) -> bytes:
-        return self.read_ranges([(address, length)]).tobytes()
-
-    def read_word(self, address: int) -> int:
-        return int.from_bytes(self.read(address, 8), "little")
-
-    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The ranges' bytes, one after the other. What is not mapped any more reads as zero."""
-        buffer = np.zeros(sum(length for _, length in ranges), dtype=np.uint8)
-        self.read_into(buffer, ranges)
-        return buffer
-
     def read_into(self, buffer: np.ndarray, ranges: Sequence[tuple[int, int]]) -> None:
         offset = first = 0
         while first < len(ranges):
@@ -165,8 +174,10 @@ class Process:
         while done < wanted:
             got = self._readv(buffer.ctypes.data + offset + done, batch, done, wanted - done)
             done += got
-            if got == 0:  # the next page is gone: it stays zero
-                done += self._to_next_page(batch, done)
+            if got == 0:  # the next page is gone
+                gap = self._to_next_page(batch, done)
+                buffer[offset + done : offset + done + gap] = 0
+                done += gap
         return wanted
 
     @staticmethod
@@ -193,7 +204,7 @@ class Process:
         number = ctypes.get_errno()
         if number == errno.EFAULT:
             return 0
-        if number == errno.ENOSYS:
+        if number in (errno.ENOSYS, errno.EPERM):  # a sandbox's filter may forbid the call, and only that
             return self._read_mem(target, remote[0].base or 0, remote[0].length)
         raise self.failed(OSError(number, ""))
 

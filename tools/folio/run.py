@@ -13,29 +13,21 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from folio import output
-from folio.errors import FolioError, ProcessGone
+from folio.errors import FolioError
+from folio.library import must_be_folio
 
-GLANCE_SECONDS = 0.02
-GROWTH = 1.05  # since the last look
-REST = 4  # times what a look took, before the next
+if TYPE_CHECKING:  # it takes a while to load, and a program that nobody watches need not wait for it
+    from folio.watching import Watch
+
+NEAR = 0.8  # of the peak: below that the look shows something else
+TOLD = 0.01  # of RSS: what moved during the look, where it is more
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+MEMORY_SIGNALS = [f"signal {int(number)}" for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)]
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
-
-
-@dataclass
-class Watch:
-    """What was seen of the program while it ran."""
-
-    parts: Any = None  # folio.parts.Parts at the largest resident memory seen
-    peak: int = 0  # VmHWM, as last seen
-    looks: int = 0
-    problem: str = ""
-    pools: str = ""  # what to do about those of its own
 
 
 def preload_with(library: Path, environment: dict[str, str], options: str) -> dict[str, str]:
@@ -49,45 +41,22 @@ def preload_with(library: Path, environment: dict[str, str], options: str) -> di
     return changed
 
 
-def spawn(command: list[str], environment: dict[str, str]) -> int:
+def spawn(command: list[str], environment: dict[str, str], to_messages: bool = False) -> int:
     """Starts the program. Signals wait until it is known where they go on to."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in FORWARDED + FROM_TERMINAL])
     try:
         # Python ignores two signals that programs know by their defaults.
         defaults = [signal.SIGPIPE, signal.SIGXFSZ]
-        pid = os.posix_spawnp(command[0], command, environment, setsigmask=before, setsigdef=defaults)
+        actions = [(os.POSIX_SPAWN_DUP2, 2, 1)] if to_messages else []  # what it prints goes where messages go
+        pid = os.posix_spawnp(
+            command[0], command, environment, file_actions=actions, setsigmask=before, setsigdef=defaults
+        )
         forward_signals(pid)
         return pid
     except OSError as error:
         raise FolioError(f"cannot run {command[0]}: {error.strerror}; is it the name of a program?") from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def watch(pid: int, seen: Watch, ended: threading.Event) -> None:
-    """Glances at its size, and looks closer when it has grown, so that the largest look is near the peak."""
-    from folio.parts import explain
-    from folio.pools import own_pools
-    from folio.reader import Reader
-
-    reader, rest_until = None, 0.0
-    while not ended.wait(GLANCE_SECONDS):
-        try:
-            reader = reader or Reader(pid)
-            seen.peak = max(seen.peak, int(reader.process.status().get("VmHWM", "0 kB").split()[0]) << 10)
-            begin = time.monotonic()
-            if begin < rest_until or (seen.parts is not None and reader.process.rss() < GROWTH * seen.parts.rss):
-                continue
-            parts = explain(reader)
-            rest_until = time.monotonic() + REST * (time.monotonic() - begin)
-            seen.looks += 1
-            if seen.parts is None or parts.rss > seen.parts.rss:
-                seen.parts = parts
-                seen.pools = own_pools(reader.process.program(), reader.process.environment())
-        except ProcessGone:
-            return
-        except FolioError as error:
-            seen.problem = str(error)
 
 
 def forward_signals(pid: int) -> None:
@@ -142,8 +111,18 @@ def summary(
         "peak_is": prefix.strip() or "exact",
         "page_faults": usage.ru_minflt + usage.ru_majflt,
         "looks": seen.looks,
-        "largest_look": seen.parts.values() | {"rss": seen.parts.rss} if seen.parts else None,
+        "programs": len(seen.programs),
+        "largest_look": look_as_dict(seen, peak),
     }
+
+
+def look_as_dict(seen: Watch, peak: int) -> dict[str, Any] | None:
+    """The largest exact look; where there is none, one that is not."""
+    parts = seen.parts or seen.inexact
+    if parts is None:
+        return None
+    about = {"rss": parts.rss, "unexplained": parts.unexplained, "exact": parts.exact, "error_bound": parts.moved}
+    return parts.values() | about | {"of_peak": round(min(parts.rss / max(peak, 1), 1), 4), "program": seen.program}
 
 
 def show(figures: dict[str, Any], seen: Watch) -> None:
@@ -155,40 +134,65 @@ def show(figures: dict[str, Any], seen: Watch) -> None:
         f"ended with {figures['ended']} after {figures['seconds']:.2f} s ({cpu:.2f} s of CPU time); peak memory "
         f"{prefix}{output.size(figures['peak_bytes'])}, {figures['page_faults']:,} page faults"
     )
-    if seen.parts is None:
+    if figures["ended"] in MEMORY_SIGNALS:
+        shown = output.one_line(shlex.join(figures["command"]), 60)
+        output.note(f"next: folio check -- {shown}  (whose malloc its libraries call)")
+        return
+    if figures["largest_look"] is None:
         why = seen.problem or "it ended before its memory could be looked at"
         output.note(f"no picture of its memory: {why}")
         output.note("next: folio compare -- PROGRAM  (against glibc's malloc)")
         return
-    from folio.doctor import show_parts
-
-    output.note(f"its memory when it was largest, of {output.counted(figures['looks'], 'look')}:")
-    show_parts(seen.parts, output.messages)
-    if seen.pools:
-        output.note(seen.pools)
+    show_look(figures["largest_look"], figures["peak_bytes"], seen)
     output.note(
         f"next: folio compare -- {output.one_line(shlex.join(figures['command']), 60)}  (against glibc's malloc)"
     )
 
 
+def show_look(look: dict[str, Any], peak: int, seen: Watch) -> None:
+    from folio.doctor import show_parts
+    from folio.parts import not_exact
+
+    parts = seen.parts or seen.inexact
+    assert parts is not None
+    of = f", of {seen.program}" if len(seen.programs) > 1 else ""
+    off = f" (parts off by up to {output.size(parts.moved)})" if parts.moved > TOLD * parts.rss else ""
+    output.note(
+        f"the largest of {output.counted(seen.looks, 'look')} at its memory, at {100 * look['of_peak']:.0f} % of the "
+        f"peak{of}{off}:"
+        if parts.exact
+        else f"no look at its memory was exact; {not_exact(parts)}:"
+    )
+    show_parts(parts, output.messages)
+    if look["of_peak"] < NEAR:
+        output.note(f"the peak ({output.size(peak)}) is not what is shown: it came and went between two looks")
+    if seen.pools:
+        output.note(seen.pools)
+
+
 def run(command: list[str], library: Path, options: str, quiet: bool, json: Path | None) -> int:
     import json as json_module
 
+    must_be_folio(library)
+    seen, ended = None, threading.Event()
+    if not quiet or json:
+        from folio.watching import Watch, watch
+
+        seen = Watch()
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     begin = time.monotonic()
     pid = spawn(command, preload_with(library, dict(os.environ), options))
-    seen, ended = Watch(), threading.Event()
-    thread = threading.Thread(target=watch, args=(pid, seen, ended), daemon=True)
-    if not quiet or json:
+    if seen is not None:
+        thread = threading.Thread(target=watch, args=(pid, seen, ended), daemon=True)
         thread.start()
     _, status, usage = os.wait4(pid, 0)
     seconds = time.monotonic() - begin
     ended.set()
-    if thread.is_alive():
+    if seen is not None:
         thread.join(timeout=2)
-    figures = summary(command, seconds, status, usage, seen, own)
-    if json:
-        json.write_text(json_module.dumps(figures, indent=2) + "\n")
-    if not quiet:
-        show(figures, seen)
+        figures = summary(command, seconds, status, usage, seen, own)
+        if json:
+            json.write_text(json_module.dumps(figures, indent=2) + "\n")
+        if not quiet:
+            show(figures, seen)
     return leave_as(status)

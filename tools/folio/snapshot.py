@@ -14,7 +14,7 @@ import numpy as np
 
 from folio.layout import Layout
 from folio.pages import PageScanner
-from folio.process import PAGE, Process
+from folio.source import PAGE, Source, StoredPages
 
 PIECES_MOST = 1 << 16
 THREADS_MOST = 1 << 20
@@ -41,10 +41,10 @@ class Memory:
         self.bytes = np.zeros(int(self.lengths.sum()), dtype=np.uint8)
         self.words = self.bytes.view(np.uint64)
 
-    def fill(self, process: Process, scanner: PageScanner) -> None:
+    def fill(self, process: Source, scanner: PageScanner | StoredPages) -> None:
         for start, length, offset in zip(self.starts, self.lengths, self.offsets, strict=True):
-            touched = scanner.scan(int(start), int(start + length)).readable()
-            buffer = np.empty(sum(n for _, n in touched), dtype=np.uint8)
+            touched = scanner.readable(int(start), int(start + length))
+            buffer = np.zeros(sum(n for _, n in touched), dtype=np.uint8)
             process.read_into(buffer, touched)
             at = 0
             for address, n in touched:
@@ -84,21 +84,28 @@ class Memory:
         rows[at < 0] = 0
         return rows
 
+    def scatter(self, addresses: np.ndarray, rows: np.ndarray) -> None:
+        """Writes a row of words at each of the addresses."""
+        at = self.offsets_of(addresses, rows.shape[1] * 8)
+        self.words[at[at >= 0, None] // 8 + np.arange(rows.shape[1])] = rows[at >= 0]
+
 
 class Snapshot:
     """What Folio knows, at (about) one moment."""
 
-    def __init__(self, process: Process, layout: Layout, scanner: PageScanner) -> None:
+    def __init__(self, process: Source, layout: Layout, scanner: PageScanner | StoredPages) -> None:
         self.layout = layout
         self.pieces = read_pieces(process, layout)
         self.metadata = Memory([(piece.start, -(-piece.used // PAGE) * PAGE) for piece in self.pieces])
         self.metadata.fill(process, scanner)
         self.fixed = self._read_fixed(process, scanner)
         self.windows = self._windows()
+        # What lies in neither: ((address, length), bytes)
+        self.beside: list[tuple[tuple[int, int], np.ndarray]] = []
         self.codes = self._read_codes(process)
         self.tops = self._read_tops(process)
 
-    def _read_fixed(self, process: Process, scanner: PageScanner) -> Memory:
+    def _read_fixed(self, process: Source, scanner: PageScanner | StoredPages) -> Memory:
         """The arrays of fixed size in the library's data."""
         layout = self.layout
         window_count = 1 << (layout.address_bits - layout.chunk_shift - layout.window_shift)
@@ -114,6 +121,7 @@ class Snapshot:
             (layout.thread_caches, 8),
             (layout.fields, 8),
         ]
+        self.fixed_spans = spans
         memory = Memory(whole_pages(spans))
         memory.fill(process, scanner)
         return memory
@@ -126,23 +134,27 @@ class Snapshot:
         table = self.fixed.words[at // 8 : at // 8 + count]
         return [(int(number), int(table[number])) for number in np.flatnonzero(table)]
 
-    def _read_codes(self, process: Process) -> np.ndarray:
+    def _read_codes(self, process: Source) -> np.ndarray:
         """The codes of the chunk table for each window, as rows; of watched chunks those of their bins."""
         layout, n = self.layout, self.layout.window_chunks
         length = n * layout.chunk_entry_bytes
-        data = process.read_ranges([(layout.chunk_table + number * length, length) for number, _ in self.windows])
+        rows = [(layout.chunk_table + number * length, length) for number, _ in self.windows]
+        data = process.read_ranges(rows)
+        self.beside += zip(rows, data.reshape(len(rows), length), strict=True)
         entries = data.view(f"<u{layout.chunk_entry_bytes}").reshape(len(self.windows), n)
         codes = (entries // layout.chunk_entry_step).astype(np.uint8)
         return np.where(codes < layout.code_watched, codes, codes - layout.code_watched)
 
-    def _read_tops(self, process: Process) -> np.ndarray:
+    def _read_tops(self, process: Source) -> np.ndarray:
         """The tops of each thread that has a cache, as rows. A thread may have ended without a word, and its storage be
         another's: only tops that name the cache as their owner are its own."""
         layout = self.layout
         self.thread_caches_made = 0
         found: list[tuple[int, int]] = []
         cache = self.fixed.word(layout.thread_caches)
-        while cache and self.thread_caches_made < THREADS_MOST:
+        seen = set[int]()
+        while cache and cache not in seen and self.thread_caches_made < THREADS_MOST:
+            seen.add(cache)
             self.thread_caches_made += 1
             tops = self.metadata.word(cache + layout.thread_cache_tops_offset) & ~1
             if tops:
@@ -153,14 +165,19 @@ class Snapshot:
         rows = rows.reshape(len(found), layout.codes + 1)
         caches = np.array([cache for cache, _ in found], dtype=np.uint64)
         own = rows[:, layout.codes] == caches
+        rows[~own] = 0  # another's memory by now
+        self.beside += [((tops, length), row.view(np.uint8)) for (_, tops), row in zip(found, rows, strict=True)]
         self.thread_caches = [int(cache) for cache in caches[own]]  # addresses of those that serve a thread
         return rows[own, : layout.codes]
 
 
-def read_pieces(process: Process, layout: Layout) -> list[Piece]:
+def read_pieces(process: Source, layout: Layout) -> list[Piece]:
     pieces: list[Piece] = []
     at = process.read_word(layout.metadata_pieces)
-    while at and len(pieces) < PIECES_MOST:
+    seen = set[int]()
+    while at and at not in seen and len(pieces) < PIECES_MOST:
+        seen.add(at)
+        process.must_hold(at, PAGE)
         header = process.read(at, 64)
 
         def word(offset: int, header: bytes = header) -> int:
@@ -168,6 +185,7 @@ def read_pieces(process: Process, layout: Layout) -> list[Piece]:
 
         reserved = word(layout.metadata_piece_bytes_offset)
         used = min(word(layout.metadata_piece_used_offset), reserved)
+        process.must_hold(at, used)
         pieces.append(Piece(at, used, reserved))
         at = word(layout.metadata_piece_previous_offset)
     return pieces

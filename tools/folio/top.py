@@ -21,15 +21,17 @@ from textual.widgets import DataTable, Footer, Static
 
 from folio import output
 from folio.bins import occupancy, ordered, wasted
-from folio.errors import FolioError, ProcessGone
+from folio.caches import Held, ThreadNames, caches_of, resident_of
+from folio.errors import FolioError, NewProgram, NotOnFolio, ProcessGone
 from folio.heap import FOLIO_OBJECTS, Heap
 from folio.limit import distance, held_by, limits_of
-from folio.parts import TITLES, BinParts, HugePages, Parts, explain
-from folio.reader import Reader
+from folio.parts import TITLES, BinParts, HugePages, Parts, explain, not_exact
+from folio.reader import Reader, of_new_program
 
 HISTORY = 120  # looks
 SPARK = " ▁▂▃▄▅▆▇█"
 SORTS = {"held": "what they hold", "wasted": "what they waste", "rate": "how fast they change", "size": "size"}
+SORTED_BY = {"held": "resident", "wasted": "not live", "rate": "live, change", "size": "object"}  # columns
 STYLES = {
     "live": "green",
     "cached_threads": "cyan",
@@ -47,14 +49,21 @@ FILLS = ((0.0, "empty"), (0.25, "to a quarter"), (0.5, "to a half"), (0.75, "to 
 
 @dataclass(frozen=True)
 class Look:
+    """What is kept of a look: sums only, since there are many."""
+
     at: float
+    values: dict[str, int]  # of the parts, and "rss" and "purged"
+    live: dict[int, int]  # bytes, by bin
+
+
+@dataclass(frozen=True)
+class Last:
+    """The newest look, whole."""
+
     parts: Parts
     heap: Heap
     purged: int
     limit: str  # how near it is; empty where there is none
-
-    def live_of(self, number: int) -> int:
-        return next((b.live for b in self.parts.bins if b.number == number), 0)
 
 
 @dataclass
@@ -63,39 +72,64 @@ class Watched:
 
     pid: int
     reader: Reader
-    command: str
+    command: str = ""
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    last: Last | None = None
     ended: str = ""
+    changed: str = ""  # it runs another program than at first
+
+    def __post_init__(self) -> None:
+        self.names = ThreadNames(self.reader.process.root)
+        self.command = output.one_line(self.reader.process.command(), 60)
 
     def look(self) -> None:
         if self.ended:
             return
         try:
-            reading = self.reader.reading()
-            parts = explain(self.reader, reading)
-            limit = distance(limits_of(self.reader), held_by(self.reader, reading.heap))
-            self.looks.append(Look(time.monotonic(), parts, reading.heap, self.reader.counter("purged"), limit))
+            try:
+                self.add_look()
+            except NewProgram:
+                self.begin_again()
+                self.add_look()
+        except NewProgram:
+            pass  # and another one: at the next look
+        except NotOnFolio:
+            self.ended = "runs another program now (exec), which is not on Folio: this is what was seen before"
         except ProcessGone:
             self.ended = "has ended: this is what was seen last"
         except FolioError as error:
             self.ended = str(error)
+
+    def add_look(self) -> None:
+        # Once: where much moved meanwhile, the next look is better than the same again.
+        reading = self.reader.reading(most=1)
+        parts = explain(self.reader, reading)
+        purged = self.reader.counter("purged")
+        limit = distance(limits_of(self.reader), held_by(self.reader, reading.heap))
+        self.last = Last(parts, reading.heap, purged, limit)
+        if parts.exact or not self.looks:
+            values = parts.values() | {"rss": parts.rss, "purged": purged}
+            self.looks.append(Look(time.monotonic(), values, {b.number: b.live for b in parts.bins}))
+
+    def begin_again(self) -> None:
+        self.reader = of_new_program(self.pid)
+        self.looks.clear()
+        self.command = ""
+        self.__post_init__()
+        self.changed = "runs another program since it is watched (exec): what is shown is of that one"
 
     def rate(self, what: str) -> float | None:
         """Of a part of the last two looks, in bytes a second; also of "rss" and "purged"."""
         if len(self.looks) < 2:
             return None
         before, now = self.looks[-2], self.looks[-1]
-
-        def value(look: Look) -> int:
-            return {"rss": look.parts.rss, "purged": look.purged}.get(what) or look.parts.values().get(what, 0)
-
-        return (value(now) - value(before)) / max(now.at - before.at, 1e-3)
+        return (now.values.get(what, 0) - before.values.get(what, 0)) / max(now.at - before.at, 1e-3)
 
     def rate_of_bin(self, number: int) -> float:
         if len(self.looks) < 2:
             return 0.0
         before, now = self.looks[-2], self.looks[-1]
-        return (now.live_of(number) - before.live_of(number)) / max(now.at - before.at, 1e-3)
+        return (now.live.get(number, 0) - before.live.get(number, 0)) / max(now.at - before.at, 1e-3)
 
 
 def rate_text(rate: float | None) -> str:
@@ -114,16 +148,17 @@ def spark(values: list[int], width: int) -> str:
 def parts_text(watched: Watched, width: int) -> Text:
     """A line for each part: size, share, bar, change a second, and the last looks."""
     text = Text(no_wrap=True)
-    last = watched.looks[-1].parts
+    assert watched.last is not None
+    last = watched.last.parts
     rest = max(width - 59, 10)
     bars, sparks = rest // 2, rest - rest // 2
     for key, value in last.values().items():
-        history = [look.parts.values()[key] for look in watched.looks]
+        history = [look.values[key] for look in watched.looks]
         text.append(f"{TITLES[key]:<21} {output.size(value):>10} {output.share(value, last.rss):>8} ")
         text.append(f"{output.bar(value, last.rss, bars):<{bars}} ", STYLES[key])
         text.append(f"{rate_text(watched.rate(key)):>14} ", "dim")
         text.append(spark(history, sparks) + "\n", STYLES[key])
-    history = [look.parts.rss for look in watched.looks]
+    history = [look.values["rss"] for look in watched.looks]
     text.append(f"{'resident (RSS)':<21} {output.size(last.rss):>10} {'100.0 %':>8} {'':<{bars}} ", "bold")
     text.append(f"{rate_text(watched.rate('rss')):>14} {spark(history, sparks)}", "bold")
     return text
@@ -191,7 +226,7 @@ class Top(App[None]):
 
     def __init__(self, readers: list[Reader], every: float) -> None:
         super().__init__()
-        self.watched = [Watched(r.process.pid, r, output.one_line(r.process.command(), 60)) for r in readers]
+        self.watched = [Watched(reader.process.pid, reader) for reader in readers]
         self.every = every
         self.shown = 0
         self.sort = "held"
@@ -236,68 +271,63 @@ class Top(App[None]):
     def draw(self) -> None:
         watched = self.now
         self.query_one("#head", Static).update(self.head_text(watched))
-        if not watched.looks:
+        if watched.last is None:
             return
         self.query_one("#parts", Static).update(parts_text(watched, self.size.width))
-        table = self.query_one("#table", DataTable)
-        row, scroll = table.cursor_row, table.scroll_y
-        table.clear(columns=True)
         if self.caches:
-            self.fill_caches(table, watched.looks[-1].heap)
+            titles, rows = cache_rows(watched, watched.last)
         else:
-            self.fill_bins(table, watched)
-        if table.row_count:
-            table.move_cursor(row=min(row, table.row_count - 1), scroll=False)
-            table.scroll_to(y=scroll, animate=False)
+            titles, rows = self.bin_rows(watched)
+        fill(self.query_one("#table", DataTable), titles, rows)
 
     def head_text(self, watched: Watched) -> Text:
         text = Text(f"process {watched.pid}: {watched.command}", no_wrap=True)
         if len(self.watched) > 1:
             text.append(f"  ({self.shown + 1} of {len(self.watched)})")
-        if watched.looks:
-            last = watched.looks[-1]
+        if last := watched.last:
+            off = f", off by up to {output.size(last.parts.moved)}" if last.parts.moved else ""
             purged = rate_text(watched.rate("purged"))
             text.append(f"\n{output.counted(last.parts.threads, 'thread')} with a cache, "
                         f"purged {output.size(last.purged)} in all{' ' + purged if purged else ''}, "
-                        f"read in {last.parts.seconds * 1000:.0f} ms", "dim")  # fmt: skip
+                        f"read in {last.parts.seconds * 1000:.0f} ms{off}", "dim")  # fmt: skip
+            if not last.parts.exact:
+                text.append(f"\nnot exact: {not_exact(last.parts)}", "yellow")
             if last.parts.huge_pages.count:
                 text.append(f"\n{huge_pages_text(last.parts.huge_pages)}", "dim")
             if last.limit:
                 text.append(f"\n{last.limit}", "yellow" if "calm" not in last.limit else "dim")
+        if watched.changed:
+            text.append(f"\n{watched.changed}", "yellow")
         if watched.ended:
             text.append(f"\n{watched.ended}", "red")
         elif self.frozen:
             text.append("\nfrozen: space goes on", "reverse")
         return text
 
-    def rows(self, watched: Watched) -> list[BinParts]:
-        parts = watched.looks[-1].parts
+    def rows(self, watched: Watched, parts: Parts) -> list[BinParts]:
         if self.sort == "rate":
             return sorted(parts.bins, key=lambda b: -abs(watched.rate_of_bin(b.number)))
         return ordered(parts, self.sort)
 
-    def fill_bins(self, table: DataTable, watched: Watched) -> None:
-        table.add_columns("bin", "object", "live objects", "resident", "not live", "occupied", "live, change")
-        for b in self.rows(watched):
-            table.add_row(
+    def bin_rows(self, watched: Watched) -> tuple[list[str], dict[str, list[str]]]:
+        """The titles, of which that of the order is marked, and the cells by the rows' keys."""
+        assert watched.last is not None
+        names = ["bin", "object", "live objects", "resident", "not live", "occupied", "live, change"]
+        mark = "▲" if self.sort == "size" else "▼"
+        titles = [f"{name} {mark}" if name == SORTED_BY[self.sort] else name for name in names]
+        rows = {
+            str(b.number): [
                 str(b.number),
-                right(f"{b.size:,}", 7),
-                right(f"{b.live_objects:,}", 12),
-                right(output.size(b.resident), 10),
-                right(output.size(wasted(b)), 10),
-                right(f"{100 * occupancy(b):.0f} %", 6),
-                right(rate_text(watched.rate_of_bin(b.number)), 12),
-                key=str(b.number),
-            )
-
-    def fill_caches(self, table: DataTable, heap: Heap) -> None:
-        table.add_columns("cache", "free objects in it")
-        threads, cpus = (heap.cached_by_owner.get(place, {}) for place in ("thread", "cpu"))
-        rows = [(f"thread cache at {heap.snapshot.thread_caches[i]:#x}", held) for i, held in threads.items()]
-        rows += [(f"CPU cache {i}", held) for i, held in cpus.items()]
-        rows.append(("depot", sum(heap.cached_by_owner.get("depot", {}).values())))
-        for name, held in sorted(rows, key=lambda row: -row[1]):
-            table.add_row(name, right(output.size(held), 12))
+                f"{b.size:,}".rjust(8),
+                f"{b.live_objects:,}".rjust(12),
+                output.size(b.resident).rjust(10),
+                output.size(wasted(b)).rjust(10),
+                f"{100 * occupancy(b):.0f} %".rjust(8),
+                rate_text(watched.rate_of_bin(b.number)).rjust(12),
+            ]
+            for b in self.rows(watched, watched.last.parts)
+        }
+        return titles, rows
 
     # ---- Keys ----
 
@@ -326,16 +356,45 @@ class Top(App[None]):
         pass  # the table says which row: on_data_table_row_selected
 
     def open_bin(self, key: str | None) -> None:
-        if key is None or not key.isdigit() or not self.now.looks:
+        last = self.now.last
+        if key is None or not key.isdigit() or last is None:
             return
-        last = self.now.looks[-1]
         parts = next((b for b in last.parts.bins if b.number == int(key)), None)
         if parts is not None:
             self.push_screen(BinScreen(last.heap, parts))
 
 
-def right(text: str, width: int) -> Text:
-    return Text(text.rjust(width), no_wrap=True)
+def cache_rows(watched: Watched, last: Last) -> tuple[list[str], dict[str, list[str]]]:
+    """A row for each cache, and what they sum to."""
+    held = caches_of(last.heap, watched.names)
+    rows = {f"{c.place} {c.number}": [cache_name(c), c.name, output.size(c.bytes).rjust(12)] for c in held}
+    rows["all"] = ["all", "", output.size(sum(cache.bytes for cache in held)).rjust(12)]
+    rows["resident"] = ["of it resident, as above", "", output.size(resident_of(last.parts)).rjust(12)]
+    return ["cache", "name of the thread", "free objects in it ▼"], rows
+
+
+def cache_name(cache: Held) -> str:
+    return {"thread": f"thread {cache.number}", "cpu": f"CPU cache {cache.number}", "depot": "depot"}[cache.place]
+
+
+def fill(table: DataTable, titles: list[str], rows: dict[str, list[str]]) -> None:
+    """Writes what has changed only: to make a table anew costs more than the look."""
+    shown = [str(column.label) for column in table.ordered_columns]
+    if shown == titles and [row.key.value for row in table.ordered_rows] == list(rows):
+        for key, cells in rows.items():
+            for column, cell, before in zip(table.ordered_columns, cells, table.get_row(key), strict=True):
+                if cell != before:
+                    table.update_cell(key, column.key, cell)
+        return
+    row, scroll = table.cursor_row, table.scroll_y
+    table.clear(columns=shown != titles)
+    if shown != titles:
+        table.add_columns(*titles)
+    for key, cells in rows.items():
+        table.add_row(*cells, key=key)
+    if table.row_count:
+        table.move_cursor(row=min(row, table.row_count - 1), scroll=False)
+        table.scroll_to(y=scroll, animate=False)
 
 
 def show(pids: list[int], every: float) -> int:
