@@ -3,9 +3,7 @@
 #include "cache/depot.h"
 #include "config/options.h"
 #include "os/os.h"
-#include "space/large.h"
 #include "space/metadata.h"
-#include "space/pages.h"
 #include "store/bin.h"
 #include "sync/relaxed.h"
 
@@ -60,7 +58,7 @@ CpuCache* current_cache() {
 constinit Hint<bool> sparing{false};
 constexpr uint64_t kSpareShare = 16;
 
-// Of one cache, for small and medium objects.
+// Of one cache, for small and medium objects; for large ones it is the least.
 uint64_t small_budget() {
   const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;
   return sparing.get() ? budget / kSpareShare : budget;
@@ -313,36 +311,6 @@ void* cpu_cache_get_large(unsigned granules) {
   return object;
 }
 
-namespace {
-
-// The objects that were in a list and have to go.
-struct LargeGone {
-  void* object[LargeList::kMost];
-  unsigned count = 0;
-  void give() const {
-    for (unsigned i = 0; i < count; ++i) large_give(object[i]);
-  }
-};
-
-// Of one cache: the option, or, up to kLargeShares times as much, its part of an eighth of what is resident. (Two
-// threads that replace 300 objects of up to 200 KB each take 0.20 s with 1 MiB, 0.13 with 2, 0.10 with 4, 0.06 with 16,
-// in 23.7, 24.4, 25.0 and 22.6 MiB: what is missed here goes to words that all CPUs share.)
-uint64_t large_budget() {
-  constexpr uint64_t kLargeShares = 4;
-  const auto least = static_cast<uint64_t>(options.cpu_cache) << 10;
-  if (sparing.get()) return least / kSpareShare;
-  const int64_t resident = page_counts.resident.get();
-  const unsigned made = caches.get(), count = made == 0 ? 1 : made;
-  const uint64_t part = resident <= 0 ? 0 : static_cast<uint64_t>(resident) / 8 / count;
-  return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
-}
-
-// Once in so many objects: what the budget is a share of stands in a line that all threads write. (Each time, two
-// threads that replace 300 objects of up to 200 KB each were 5 % slower.)
-constexpr unsigned kBudgetEvery = 8;
-
-}  // namespace
-
 bool cpu_cache_put_large(void* parked, unsigned granules) {
   CpuCache* cache = current_cache();
   LargeGone gone;
@@ -353,7 +321,8 @@ bool cpu_cache_put_large(void* parked, unsigned granules) {
   }
   const bool ran = cache->section.run(use_transactions(*cache), [&] {
     LargeList& list = cache->large;
-    if (list.kept++ % kBudgetEvery == 0) list.budget = large_budget();
+    if (list.kept++ % LargeList::kBudgetEvery == 0)
+      list.budget = sparing.get() ? small_budget() : LargeList::budget_of_one(small_budget(), caches.get());
     if (bytes > list.budget / 4) {
       gone.object[gone.count++] = parked;
       return;

@@ -29,10 +29,6 @@ constexpr ThreadTops all_closed() {
   return tops;
 }
 
-alignas(64) constinit Counter<int64_t> pool_claimed{0};
-constinit Counter<int64_t> lost_claims{0};  // of it, by threads that are gone without a word
-
-constexpr int64_t kClaimBytes = int64_t{64} << 10;
 constexpr unsigned kSweepCalls = 1024;
 constexpr unsigned kEmptiesMost = kEmptyBatch + kEmptyBatch / 2;
 
@@ -64,85 +60,6 @@ void put_empty(ThreadCache& c, Magazine* magazine) {
   magazine->set_next(c.empties);
   c.empties = magazine;
   ++c.empty_count;
-}
-
-// ---- Capacity ----
-
-int64_t charge(BinId bin, unsigned capacity) { return int64_t{info_of(bin).size} * capacity; }
-
-// What all threads may claim: the option for each kPoolPer that are resident, once at least. With 8 MiB whatever the
-// size of the process, 16 threads of 30 MiB each took 1.6 times as long, 64 threads 2.5 times, in no less memory.
-int64_t pool_bytes() {
-  constexpr unsigned kPoolPerShift = 27;
-  const int64_t shares = page_counts.resident.get() >> kPoolPerShift;
-  return (options.thread_cache_pool << 20) * (shares > 1 ? shares : 1);
-}
-
-bool claim(ThreadCache& c, int64_t bytes) {
-  while (c.budget < bytes) {
-    const int64_t pool = pool_bytes();
-    // A look first: where the pool is used up, threads would meet on this line at each slow call.
-    if (pool_claimed.get() + kClaimBytes > pool) return false;
-    if (pool_claimed.add(kClaimBytes) + kClaimBytes > pool) {
-      pool_claimed.sub(kClaimBytes);
-      return false;
-    }
-    c.claimed += kClaimBytes;
-    c.budget += kClaimBytes;
-  }
-  c.budget -= bytes;
-  return true;
-}
-
-// Larger objects get a magazine when they have come up a few times between two sweeps: a thread's budget is worth more
-// in a few bins with room than in many with one object each. While they are watched, what is freed is not in the caches
-// to be used next, so they would touch as many objects as they have room for: 0.8 MB more for Python's start.
-constexpr uint32_t kSmallFirst = 512;
-constexpr unsigned kCallsToFirst = 4;
-constexpr unsigned kCallsToFirstWatched = 64;
-constexpr unsigned kLargerFirst = 4;
-
-unsigned next_capacity(BinId bin, const BinCache& b, const BinInfo& info) {
-  unsigned next;
-  if (b.capacity != 0) {
-    next = 2u * b.capacity;
-  } else if (info.size <= kSmallFirst) {
-    const unsigned fit = 1024 / info.size;
-    next = fit > 8 ? 8 : fit;
-  } else {
-    next = b.calls < (watch_wanted(bin) ? kCallsToFirstWatched : kCallsToFirst) ? 0 : kLargerFirst;
-  }
-  return next + next / 2 > info.magazine_most ? info.magazine_most : next;
-}
-
-// The bin ran over or dry: it gets twice the room, if the budget has it.
-void grow(ThreadCache& c, BinId bin) {
-  BinCache& b = c.bins[index(bin)];
-  if (b.calls < 255) ++b.calls;
-  if (c.budget_used_up) return;
-  const BinInfo& info = info_of(bin);
-  if (b.capacity >= info.magazine_most) return;
-  const unsigned capacity = next_capacity(bin, b, info);
-  if (capacity < 2) return;
-  if (!claim(c, charge(bin, capacity) - charge(bin, b.capacity))) {
-    c.budget_used_up = true;
-    return;
-  }
-  b.capacity = static_cast<uint8_t>(capacity);
-}
-
-void shrink(ThreadCache& c, BinId bin, unsigned capacity) {
-  BinCache& b = c.bins[index(bin)];
-  c.budget += charge(bin, b.capacity) - charge(bin, capacity);
-  b.capacity = static_cast<uint8_t>(capacity);
-}
-
-void return_claims(ThreadCache& c, int64_t keep) {
-  while (c.claimed > 0 && c.budget - kClaimBytes >= keep) {
-    c.claimed -= kClaimBytes;
-    c.budget -= kClaimBytes;
-    pool_claimed.sub(kClaimBytes);
-  }
 }
 
 // ---- Magazines in use ----
@@ -186,7 +103,7 @@ void look_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char*
 
 // Hands on what one bin caches beyond the magazine in use, and that too where the bin has no room any more.
 void sweep_bin(ThreadCache& c, BinId bin) {
-  BinCache& b = c.bins[index(bin)];
+  BinCache& b = c.budget.bins[index(bin)];
   if (b.capacity == 0) {
     b.calls = 0;
     return;
@@ -195,7 +112,7 @@ void sweep_bin(ThreadCache& c, BinId bin) {
     b.calls = 0;
     return;
   }
-  shrink(c, bin, b.capacity / 2 < 2 ? 0 : b.capacity / 2);
+  thread_budget_shrink(c.budget, bin, b.capacity / 2 < 2 ? 0 : b.capacity / 2);
   Slot* const top = thread_tops.top[index(bin)];
   if (closed(top)) return;
   Magazine* magazine = Magazine::of(top);
@@ -207,9 +124,9 @@ void sweep_bin(ThreadCache& c, BinId bin) {
 
 FOLIO_NOINLINE void sweep(ThreadCache& c) {
   c.calls_to_sweep = kSweepCalls;
-  c.budget_used_up = false;
+  c.budget.used_up = false;
   for (unsigned i = 1; i < kBins; ++i) sweep_bin(c, bin_id(i));
-  return_claims(c, options.thread_cache << 10);
+  thread_budget_return(c.budget, options.thread_cache << 10);
 }
 
 void slow_call(ThreadCache& c) {
@@ -272,7 +189,7 @@ void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
 
 // One that does not hold more than the bin may hold gets room for that, and no more: for what is freed.
 void make_room(ThreadCache& c, BinId bin, Magazine* magazine) {
-  const BinCache& b = c.bins[index(bin)];
+  const BinCache& b = c.budget.bins[index(bin)];
   if (magazine->count() <= b.capacity) magazine->set_capacity(b.capacity);
 }
 
@@ -308,9 +225,8 @@ constinit __thread ThreadTops thread_tops = all_closed();
 constinit __thread ThreadState thread_state = {nullptr, Phase::kNew};
 
 void thread_cache_begin(ThreadCache& c) {
-  c.budget = options.thread_cache << 10;
+  thread_budget_begin(c.budget);
   c.calls_to_sweep = kSweepCalls;
-  c.budget_used_up = false;
 }
 
 bool thread_cache_holds(BinId bin, const void* object) {
@@ -323,9 +239,9 @@ bool thread_cache_holds(BinId bin, const void* object) {
 // Where mallocs and frees take turns around a full or an empty magazine, each few of them would come here. So the
 // first overflow after a refill, and the first refill after an overflow, move half a magazine only.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
-  BinCache& b = cache->bins[index(bin)];
+  BinCache& b = cache->budget.bins[index(bin)];
   slow_call(*cache);
-  grow(*cache, bin);
+  thread_budget_grow(cache->budget, bin);
   if (b.capacity == 0) return get_one(*cache, bin, zero);
   const unsigned want = b.ran_over && b.capacity > 1 ? b.capacity / 2 : b.capacity;
   b.ran_over = false;
@@ -347,13 +263,13 @@ constexpr uint32_t kLineBytes = 64;
 // neighbours in the same cache line. So it gets others first: the thread's own next objects are not those neighbours'
 // neighbour (passive false sharing [Berger and others, Hoard, ASPLOS 2000]).
 bool begins_with_free(const ThreadCache& c, BinId bin) {
-  const BinCache& b = c.bins[index(bin)];
+  const BinCache& b = c.budget.bins[index(bin)];
   return b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes;
 }
 
 // False if there are none.
 FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
-  cache->bins[index(bin)].ran_over = true;  // so that there will be room
+  cache->budget.bins[index(bin)].ran_over = true;  // so that there will be room
   bool zero;
   void* const other = thread_cache_refill(cache, bin, &zero);
   Slot*& top = thread_tops.top[index(bin)];
@@ -394,11 +310,11 @@ bool look_closely(const ThreadCache& c) { return c.activity.get() % kCloseLooks 
 }  // namespace
 
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function) {
-  BinCache& b = cache->bins[index(bin)];
+  BinCache& b = cache->budget.bins[index(bin)];
   if (begins_with_free(*cache, bin) && keep_below_others(cache, bin, object)) return;
   slow_call(*cache);
   Slot*& top = thread_tops.top[index(bin)];
-  grow(*cache, bin);
+  thread_budget_grow(cache->budget, bin);
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
   const bool turned = !b.ran_over;
   b.ran_over = true;
@@ -460,13 +376,13 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
 void thread_cache_hand_on(ThreadCache& c) {
   for (unsigned i = 1; i < kBins; ++i) {
     take_bin(c, bin_id(i), [&](Magazine* magazine) { look_and_hand_on(c, bin_id(i), magazine, "free"); });
-    shrink(c, bin_id(i), 0);
-    c.bins[i].calls = 0;
+    thread_budget_shrink(c.budget, bin_id(i), 0);
+    c.budget.bins[i].calls = 0;
   }
   if (c.empties != nullptr) magazines_put(c.empties);
   c.empties = nullptr;
   c.empty_count = 0;
-  return_claims(c, 0);
+  thread_budget_return(c.budget, 0);
 }
 
 void thread_cache_before_free(ThreadCache* cache, BinId bin) {
@@ -486,21 +402,11 @@ void thread_cache_forget(ThreadCache& c, bool lost) {
   c.empties = nullptr;
   c.empty_count = 0;
   for (unsigned i = 1; i < kBins; ++i) {
-    shrink(c, bin_id(i), 0);
-    c.bins[i].calls = 0;
+    thread_budget_shrink(c.budget, bin_id(i), 0);
+    c.budget.bins[i].calls = 0;
   }
-  if (lost) {
-    lost_claims.add(c.claimed);
-    c.claimed = c.budget = 0;
-  }
-  return_claims(c, 0);
-}
-
-void thread_cache_return_lost_claim() {
-  int64_t lost = lost_claims.get();
-  // Whoever takes the step returns it: two ticks at once would return more than was lost.
-  if (lost < kClaimBytes || !lost_claims.replace(lost, lost - kClaimBytes)) return;
-  pool_claimed.sub(kClaimBytes);
+  if (lost) thread_budget_lose(c.budget);
+  thread_budget_return(c.budget, 0);
 }
 
 }  // namespace folio

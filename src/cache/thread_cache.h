@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "cache/magazine.h"
+#include "cache/thread_budget.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -73,12 +74,6 @@ struct ChooseTop<false> {
 };
 using Top = ChooseTop<arch::ThreadTop::kHas>::Type;
 
-struct BinCache {
-  uint8_t capacity;
-  uint8_t calls;  // times it ran over or dry since the last sweep, at most 255
-  bool ran_over;  // the last of them
-};
-
 struct ThreadCache {
   Atomic<ThreadCache*> link;   // while it waits for a thread
   ThreadCache* next_all;       // every cache ever made
@@ -86,12 +81,9 @@ struct ThreadCache {
   Counter<uint32_t> activity;  // slow calls; written by the thread
   Atomic<uint32_t> thread;     // its thread's number (os::thread_id): for the child of a fork
   uint32_t calls_to_sweep;
-  bool budget_used_up;  // no capacity grows until the next sweep
-  int64_t budget;       // bytes that capacities may still grow by
-  int64_t claimed;      // of it, from the pool
-  Magazine* empties;    // through next
+  Magazine* empties;  // through next
   unsigned empty_count;
-  BinCache bins[kBins];
+  ThreadBudget budget;
 
   Atomic<ThreadCache*>& stack_link() { return link; }
 };
@@ -120,9 +112,7 @@ void thread_cache_hand_on(ThreadCache& c);
 void thread_cache_begin(ThreadCache& c);
 
 // Of a cache whose thread is gone: its room, and the empty magazines that it had, which may be half changed. `lost`:
-// what it had in use is lost; what it had claimed from the pool returns at one step (64 KiB) a tick then: at once, a
-// program that loses thread after thread would lose much with each; never, the threads that stay would be without.
+// what it had in use is lost, and its room with it (thread_budget_lose).
 void thread_cache_forget(ThreadCache& cache, bool lost);
-void thread_cache_return_lost_claim();
 
 }  // namespace folio

@@ -5,6 +5,7 @@
 #include "base/atomic.h"
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
+#include "cache/thread_budget.h"
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/give_back.h"
@@ -72,7 +73,7 @@ bool end_tick(unsigned drained) {
   // Without decay nothing waits, nor does what the caches kept: the call that frees may have looked already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
   thread_caches_find_gone(kGoneLooks);
-  thread_cache_return_lost_claim();
+  thread_budget_return_lost();
   forget_recent_live();
   return drained != 0;
 }

@@ -286,25 +286,16 @@ class Machine {
       case 0x0b:
         return recall();  // restore_state
       case 0x0c:
-        row_.frame_register = bytes.number();
-        [[fallthrough]];  // def_cfa
-      case 0x0e:
-        row_.frame_offset = bytes.number();
-        return true;  // def_cfa_offset
       case 0x0d:
-        row_.frame_register = bytes.number();
-        return true;  // def_cfa_register
+      case 0x0e:
+      case 0x12:
+      case 0x13:
+        return frame(instruction, bytes);
       case 0x10:
       case 0x16:
         return expression(bytes);  // expression, val_expression
       case 0x11:
         return signed_one(bytes, Rule::kAt);  // offset_extended_sf
-      case 0x12:
-        row_.frame_register = bytes.number();
-        [[fallthrough]];  // def_cfa_sf
-      case 0x13:          // def_cfa_offset_sf
-        row_.frame_offset = static_cast<uint64_t>(bytes.signed_number() * code_.data_unit);
-        return true;
       case 0x14:
         return one(bytes, Rule::kIs, true);  // val_offset
       case 0x15:
@@ -317,6 +308,14 @@ class Machine {
       default:
         return false;  // def_cfa_expression, others
     }
+  }
+
+  // def_cfa, def_cfa_register, def_cfa_offset, def_cfa_sf, def_cfa_offset_sf
+  bool frame(uint8_t instruction, Bytes& bytes) {
+    if (instruction != 0x0e && instruction != 0x13) row_.frame_register = bytes.number();
+    if (instruction == 0x0c || instruction == 0x0e) row_.frame_offset = bytes.number();
+    if (instruction >= 0x12) row_.frame_offset = static_cast<uint64_t>(bytes.signed_number() * code_.data_unit);
+    return true;
   }
 
   bool one(Bytes& bytes, Rule rule, bool factored) {

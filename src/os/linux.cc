@@ -3,13 +3,11 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/uio.h>
@@ -29,8 +27,6 @@ extern "C" {
 [[gnu::weak]] extern const unsigned __rseq_size;
 // Where the first thread's stack was when the process began.
 [[gnu::weak]] extern void* __libc_stack_end;
-// musl has none.
-[[gnu::weak]] int folio_attr_setaffinity(pthread_attr_t*, size_t, const void*) asm("pthread_attr_setaffinity_np");
 }
 
 #ifndef MREMAP_DONTUNMAP
@@ -304,142 +300,6 @@ bool wait(Atomic<uint32_t>& word, uint32_t value, uint64_t ms) {
 
 void wake(Atomic<uint32_t>& word) { call(SYS_futex, &word, kFutexWake, INT_MAX, nullptr, nullptr, 0); }
 
-namespace {
-
-// As many CPUs as a kernel may have; a longer mask is not remembered.
-constexpr size_t kMaskBytes = 1024;
-struct Cpus {
-  alignas(8) unsigned char mask[kMaskBytes];
-  size_t bytes;  // 0: unknown
-};
-constinit Cpus first_cpus{};
-
-// The mask of a thread, or of the caller for 0.
-Cpus cpus_of(uint32_t thread) {
-  Cpus cpus{};
-  const long bytes = call(SYS_sched_getaffinity, thread, kMaskBytes, cpus.mask);
-  cpus.bytes = failed(bytes) ? 0 : static_cast<size_t>(bytes);
-  return cpus;
-}
-
-// Whether the calling thread is one that others are not to inherit from.
-bool other_cpus() {
-  return first_cpus.bytes != 0 && __builtin_memcmp(cpus_of(0).mask, first_cpus.mask, first_cpus.bytes) != 0;
-}
-bool other_class() { return call(SYS_sched_getscheduler, 0) != SCHED_OTHER; }
-
-struct ThreadStart {
-  void (*main)(void*);
-  void* argument;
-};
-// Only one thread is ever started at a time (the housekeeper guards it), so its arguments can lie here.
-constinit ThreadStart thread_start{};
-constinit CreateThread* create_thread = pthread_create;
-constinit sigset_t starters_signals{};
-
-// What its maker could not give it on the way: it then runs late where its maker's CPU is busy.
-void* run_thread(void*) {
-  const ThreadStart start = thread_start;
-  const sched_param ordinary{};
-  if (other_class()) call(SYS_sched_setscheduler, 0, SCHED_OTHER, &ordinary);
-  if (other_cpus()) call(SYS_sched_setaffinity, 0, first_cpus.bytes, first_cpus.mask);
-  start.main(start.argument);
-  return nullptr;
-}
-
-// Only where they differ: a sandbox may kill who asks for them.
-bool create_with_own_class(pthread_attr_t& attributes) {
-  const sched_param ordinary{};
-  if (other_class()) {
-    pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
-    pthread_attr_setschedpolicy(&attributes, SCHED_OTHER);
-    pthread_attr_setschedparam(&attributes, &ordinary);
-  }
-  if (&folio_attr_setaffinity != nullptr && other_cpus()) {
-    folio_attr_setaffinity(&attributes, first_cpus.bytes, first_cpus.mask);
-  }
-  pthread_t thread;
-  return create_thread(&thread, &attributes, run_thread, nullptr) == 0;
-}
-
-bool create_detached(bool own_class) {
-  pthread_attr_t attributes;
-  if (pthread_attr_init(&attributes) != 0) return false;
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  // room for a program's large static TLS, which glibc takes from it
-  pthread_attr_setstacksize(&attributes, size_t{256} << 10);
-  pthread_t thread;
-  const bool created =
-      own_class ? create_with_own_class(attributes) : create_thread(&thread, &attributes, run_thread, nullptr) == 0;
-  pthread_attr_destroy(&attributes);
-  return created;
-}
-
-}  // namespace
-
-void remember_cpus() { first_cpus = cpus_of(process_id()); }
-
-void create_threads_by(CreateThread* create) { create_thread = create; }
-
-bool start_thread(void (*main)(void*), void* argument) {
-  thread_start = {main, argument};
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &starters_signals);
-  const bool started = create_detached(true) || create_detached(false);
-  pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
-  return started;
-}
-
-namespace {
-
-void* end_process(void*) {
-  constexpr unsigned kTriesMost = 1000;
-  Atomic<uint32_t> nobody_wakes{0};
-  // Its maker and the first thread, which has left and counts.
-  for (unsigned i = 0; i < kTriesMost && thread_total() > 2; ++i) wait(nobody_wakes, 0, 1);
-  pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
-  return nullptr;
-}
-
-}  // namespace
-
-void leave_to_ordinary_thread() {
-  pthread_attr_t attributes;
-  pthread_t thread;
-  bool created = pthread_attr_init(&attributes) == 0;
-  if (created) {
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    created = create_thread(&thread, &attributes, end_process, nullptr) == 0;
-    pthread_attr_destroy(&attributes);
-  }
-  if (!created) pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
-}
-
-namespace {
-
-// 0: none yet; 1: cannot be had; else the key + 2.
-constinit Atomic<unsigned> end_key{0};
-
-}  // namespace
-
-void prepare_thread_end(void (*ended)(void*)) {
-  if (end_key.load(order::relaxed) != 0) return;  // relaxed: only whether there is one
-  pthread_key_t key;
-  const unsigned made = pthread_key_create(&key, ended) == 0 ? key + 2 : 1;
-  unsigned none = 0;
-  // [thread-end-key] release: publishes the key; the loser of a race deletes its own. unseen: what the key is lies in
-  // the libc.
-  if (!end_key.compare_exchange(none, made, order::release) && made != 1) pthread_key_delete(key);
-}
-
-bool at_thread_end(void (*ended)(void*), void* value) {
-  prepare_thread_end(ended);
-  // [thread-end-key] acquire: pairs with prepare_thread_end. unseen: as there
-  const unsigned key_word = end_key.load(order::acquire);
-  return key_word != 1 && pthread_setspecific(key_word - 2, value) == 0;
-}
-
 bool at_fork(void (*before)(), void (*child)()) { return pthread_atfork(before, nullptr, child) == 0; }
 
 bool environment_ready() { return environ != nullptr; }
@@ -466,24 +326,6 @@ void write_error(const char* text, size_t length) {
 }
 
 void abort_process() { abort(); }
-
-unsigned thread_total() {
-  struct stat tasks {};
-  // The kernel adds one link for each thread to the folder's own two.
-  if (failed(call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0)) || tasks.st_nlink < 3) return 0;
-  return static_cast<unsigned>(tasks.st_nlink - 2);
-}
-
-uint32_t thread_id() { return static_cast<uint32_t>(call(SYS_gettid)); }
-
-bool thread_exists(uint32_t id) { return call(SYS_tgkill, call(SYS_getpid), id, 0) != -ESRCH; }
-
-bool in_first_thread() { return call(SYS_gettid) == call(SYS_getpid); }
-
-bool first_thread_left() {
-  char target[8];  // as much of it as fits
-  return call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", target, sizeof target) == -ENOENT;
-}
 
 uint32_t process_id() { return static_cast<uint32_t>(call(SYS_getpid)); }
 

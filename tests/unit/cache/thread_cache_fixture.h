@@ -50,6 +50,20 @@ const BinId bin = bin_of(64);
   objects.clear();
 }
 
+[[maybe_unused]] BinCache& cache_of(BinId each) { return thread_cache()->budget.bins[index(each)]; }
+
+int64_t charge(BinId each, unsigned capacity) { return int64_t{info_of(each).size} * capacity; }
+
+// What the thread may cache, told by its capacities and what is left, against what it was given and has claimed.
+[[maybe_unused]] void expect_budget_adds_up() {
+  const ThreadCache& c = *thread_cache();
+  int64_t charged = 0;
+  for (const BinId each : all_bins()) charged += charge(each, c.budget.bins[index(each)].capacity);
+  EXPECT_EQ(c.budget.left + charged, (options.thread_cache << 10) + c.budget.claimed);
+  EXPECT_GE(c.budget.left, 0);
+  EXPECT_GE(c.budget.claimed, 0);
+}
+
 // As much as one thread can claim with few enough slow calls that no sweep takes it back: about 900 KiB.
 [[maybe_unused]] void claim_much() {
   for (const size_t size : {800, 1000, 1200, 1400, 1700, 2000, 2500, 3000, 3500, 4000, 5000, 6000, 7000, 8000}) {

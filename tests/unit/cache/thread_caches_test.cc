@@ -56,7 +56,7 @@ TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
     thread_caches_after_fork(true);  // as core/lifecycle.cc, which this program does not link, would have
     if (thread_count() != 1 || thread_cache() != mine) return kFailed;
     for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
-      if (c != mine && (c->tops.load(order::relaxed) != nullptr || c->claimed != 0)) return kFailed;
+      if (c != mine && (c->tops.load(order::relaxed) != nullptr || c->budget.claimed != 0)) return kFailed;
     }
     if (cpu_caches_objects(bin) + depot_objects(bin) != taken_objects(bin)) return kFailed;
     std::vector<void*> objects = pop_many(bin, 500);
@@ -191,36 +191,9 @@ TEST_F(ThreadCacheTest, ACacheWhoseThreadIsGoneServesAnother) {
   });
   EXPECT_EQ(find_gone(), 1u);
   EXPECT_EQ(gone->tops.load(order::relaxed), nullptr);
-  EXPECT_EQ(gone->claimed, 0) << "of this cache; to the pool it returns slowly";
+  EXPECT_EQ(gone->budget.claimed, 0) << "of this cache; to the pool it returns slowly";
   EXPECT_EQ(find_gone(), 0u);
   on_thread([&] { EXPECT_EQ(thread_cache(), gone); });
-}
-
-// What a lost thread had claimed from the pool is the others' again, by a step a tick.
-TEST_F(ThreadCacheTest, WhatLostThreadsClaimedReturnsToThePool) {
-  options.thread_cache_pool = 1;
-  options.thread_cache = 0;
-  const auto claims = [] {
-    int64_t claimed = 0;
-    on_thread([&] {
-      claim_much();
-      claimed = thread_cache()->claimed;
-    });
-    return claimed;
-  };
-  const int64_t before = claims();
-  ASSERT_GT(before, int64_t{512} << 10);
-  on_thread([&] {
-    claim_much();
-    thread_cache_drain(thread_cache(), "test");
-    thread_cache_forget(*thread_cache(), true);
-  });
-  const int64_t without = claims();
-  EXPECT_LE(without, before / 2);
-  thread_cache_return_lost_claim();
-  EXPECT_LE(claims(), without + (int64_t{64} << 10)) << "a step only";
-  for (unsigned tick = 0; tick < 64; ++tick) thread_cache_return_lost_claim();
-  EXPECT_EQ(claims(), before);
 }
 
 // A handler of the program's has started a thread in the child before Folio's runs: its cache stays its own.

@@ -1,0 +1,18 @@
+// How many bytes of large objects a CPU cache keeps.
+#include "cache/large_list.h"
+
+#include "space/pages.h"
+
+namespace folio {
+
+// Up to kLargeShares times the least, if the cache's part of an eighth of what is resident is that much. (Two threads
+// that replace 300 objects of up to 200 KB each take 0.20 s with 1 MiB, 0.13 with 2, 0.10 with 4, 0.06 with 16, in
+// 23.7, 24.4, 25.0 and 22.6 MiB: what is missed here goes to words that all CPUs share.)
+uint64_t LargeList::budget_of_one(uint64_t least, unsigned caches) {
+  constexpr uint64_t kLargeShares = 4;
+  const int64_t resident = page_counts.resident.get();
+  const uint64_t part = resident <= 0 ? 0 : static_cast<uint64_t>(resident) / 8 / (caches == 0 ? 1 : caches);
+  return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
+}
+
+}  // namespace folio

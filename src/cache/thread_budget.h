@@ -1,0 +1,43 @@
+// What the bins of a thread may hold. Each thread has some bytes of its own (option thread_cache), and claims more from
+// a pool that all share (thread_cache_pool), which grows with the process.
+//
+// Who may touch it: the thread, its own; whoever has found that a thread is gone, that one's.
+#pragma once
+
+#include <stdint.h>
+
+#include "config/size_classes.h"
+
+namespace folio {
+
+// Objects above this get a magazine only when they have come up a few times.
+inline constexpr uint32_t kSmallFirst = 512;
+
+struct BinCache {
+  uint8_t capacity;
+  uint8_t calls;  // times it ran over or dry since the last sweep, at most 255
+  bool ran_over;  // the last of them
+};
+
+struct ThreadBudget {
+  bool used_up;     // no capacity grows until the next sweep
+  int64_t left;     // bytes that capacities may still grow by
+  int64_t claimed;  // of all, from the pool
+  BinCache bins[kBins];
+};
+
+void thread_budget_begin(ThreadBudget& budget);
+
+// The bin ran over or dry: it gets twice the room, if the budget has it.
+void thread_budget_grow(ThreadBudget& budget, BinId bin);
+void thread_budget_shrink(ThreadBudget& budget, BinId bin, unsigned capacity);
+
+// Gives the pool back what was claimed and is not used, but for `keep` bytes.
+void thread_budget_return(ThreadBudget& budget, int64_t keep);
+
+// The thread is gone, and what it had in use is lost. What it had claimed returns at one step (64 KiB) a tick: at once,
+// a program that loses thread after thread would lose much with each; never, the threads that stay would be without.
+void thread_budget_lose(ThreadBudget& budget);
+void thread_budget_return_lost();
+
+}  // namespace folio
