@@ -57,7 +57,7 @@ unsigned next_capacity(BinId bin, const BinCache& cached, const BinInfo& info) {
     const unsigned fit = 1024 / info.size;
     next = fit > 8 ? 8 : fit;
   } else {
-    next = cached.calls < (watch_wanted(bin) ? kCallsToFirstWatched : kCallsToFirst) ? 0 : kLargerFirst;
+    next = cached.calls < (watch_wanted(process_store, bin) ? kCallsToFirstWatched : kCallsToFirst) ? 0 : kLargerFirst;
   }
   return next + next / 2 > info.magazine_most ? info.magazine_most : next;
 }

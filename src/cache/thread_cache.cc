@@ -136,12 +136,12 @@ void slow_call(ThreadCache& c) {
 
 void* take_one(BinId bin, bool* zero) {
   void* object = nullptr;
-  return take_objects(bin, &object, 1, zero) == 1 ? object : nullptr;
+  return take_objects(process_store, bin, &object, 1, zero) == 1 ? object : nullptr;
 }
 
 // One object of a bin that the thread does not cache: from the CPU cache, the depot or the folios.
 void* get_one(ThreadCache& c, BinId bin, bool* zero) {
-  if (info_of(bin).size > kSmallFirst && watch_wanted(bin)) return take_one(bin, zero);
+  if (info_of(bin).size > kSmallFirst && watch_wanted(process_store, bin)) return take_one(bin, zero);
   Magazine* magazine;
   void* object = cpu_cache_pop_one(bin, &magazine);
   if (magazine != nullptr) put_empty(c, magazine);
@@ -151,7 +151,7 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   magazine = cpu_cache_get(bin, 1, empty);
   if (magazine == nullptr) {
     magazine = empty;
-    const unsigned got = take_objects(bin, magazine->slot(0), info_of(bin).magazine_most, zero);
+    const unsigned got = take_objects(process_store, bin, magazine->slot(0), info_of(bin).magazine_most, zero);
     magazine->format(got == 0 ? 1 : got);
     magazine->park(magazine->slot(0));
     if (got != 0) object = *magazine->slot(0);
@@ -199,7 +199,8 @@ void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* z
   if (magazine == nullptr) return take_one(bin, zero);
   const BinInfo& info = info_of(bin);
   Magazine* const small = want < kWholeLeast ? get_empty(c) : nullptr;
-  const unsigned got = take_objects(bin, magazine->slot(0), small != nullptr ? info.magazine_most : want, zero);
+  const unsigned got =
+      take_objects(process_store, bin, magazine->slot(0), small != nullptr ? info.magazine_most : want, zero);
   if (got == 0) {
     put_empty(c, magazine);
     if (small != nullptr) put_empty(c, small);

@@ -61,7 +61,7 @@ void age_beyond_bins() {
 }
 
 void age_everything() {
-  age_bins();
+  age_bins(process_store);
   age_beyond_bins();
 }
 
@@ -93,7 +93,7 @@ bool tick_in_steps() {
   // Bins once in a tick: a step marks as aged what the next round is to purge.
   if (!bins_done.get()) {
     const PurgeStep step{PurgeWhich::kAged, kStepBytes, kChunkShift, kStepChunks, false};
-    const PurgeStepDone done = purge_bins_step(tick_round, step);
+    const PurgeStepDone done = purge_bins_step(process_store, tick_round, step);
     if (!done.complete) return false;
     purged = done.purged;
     bins_done.set(true);
@@ -217,7 +217,7 @@ bool keep_time() {
     next_tick.set(due);
     // Cleared before the tick, so that what is freed beside it keeps the housekeeper awake.
     const bool used = worked.swap(false);
-    const bool ticked = tick(), more = collapse_dense_chunks(), busy = ticked || more || used;
+    const bool ticked = tick(), more = collapse_dense_chunks(process_store), busy = ticked || more || used;
     idle = busy ? 0 : idle + 1;
   }
   return true;
@@ -297,7 +297,7 @@ void note_work() {
 // at random looked at 51,000 of them in each slow call, and did not come to an end.)
 size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   PurgeStep step{PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true};
-  const PurgeStepDone done = purge_bins_step(bound_round, step);
+  const PurgeStepDone done = purge_bins_step(process_store, bound_round, step);
   size_t purged = done.purged;
   *in_vain = !done.worthwhile;
   if (purged < most_bytes) purged += purge_beyond_bins(step.which, most_bytes - purged);
@@ -305,7 +305,7 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   age_beyond_bins();
   if (excess <= kExcessMost) return purged;
   step = {PurgeWhich::kNow, most_bytes - purged, kWorthACall, kStepChunks, true};
-  purged += purge_bins_step(bound_round, step).purged;
+  purged += purge_bins_step(process_store, bound_round, step).purged;
   return purged < most_bytes ? purged + purge_beyond_bins(step.which, most_bytes - purged) : purged;
 }
 

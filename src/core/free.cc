@@ -77,7 +77,7 @@ void release_watched(void* object, BinId bin, const char* function) {
   if (ThreadCache* cache = thread_cache()) thread_cache_before_free(cache, bin);
   if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);
   give_object(bin, object, function);
-  watch_free(bin, object);
+  watch_free(process_store, bin, object);
   clock_after_watched_free();
 }
 

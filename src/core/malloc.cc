@@ -36,7 +36,8 @@ void* out_of_memory() {
 void* allocate_in_larger_bin(BinId bin) {
   for (unsigned i = index(bin) + 1; i < kBins; ++i) {
     void* object = nullptr;
-    if (info_of(bin_id(i)).size >= info_of(bin).size && take_objects_in_open_chunks(bin_id(i), &object, 1) == 1) {
+    if (info_of(bin_id(i)).size >= info_of(bin).size &&
+        take_objects_in_open_chunks(process_store, bin_id(i), &object, 1) == 1) {
       return object;
     }
   }
@@ -50,7 +51,7 @@ bool give_back_chunks(size_t size) {
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
   cpu_caches_trim(true);
   depot_trim(true);
-  return retire_free_chunks() != 0;
+  return retire_free_chunks(process_store) != 0;
 }
 
 void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
@@ -134,13 +135,16 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   void* object = nullptr;
   if (cache != nullptr) {
     object = thread_cache_refill(cache, bin, zero);
-  } else if (take_objects(bin, &object, 1, zero) == 0) {
+  } else if (take_objects(process_store, bin, &object, 1, zero) == 0) {
     object = nullptr;
   }
-  if (object == nullptr && ladder_make_room("malloc") && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
-  if (object == nullptr && give_back_chunks(kChunkBytes) && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
+  if (object == nullptr && ladder_make_room("malloc") && take_objects(process_store, bin, &object, 1, zero) == 0)
+    object = nullptr;
+  if (object == nullptr && give_back_chunks(kChunkBytes) && take_objects(process_store, bin, &object, 1, zero) == 0)
+    object = nullptr;
   if (object == nullptr) object = allocate_in_larger_bin(bin);
-  if (object == nullptr && huge_unmap_free() && take_objects(bin, &object, 1, zero) == 0) object = nullptr;
+  if (object == nullptr && huge_unmap_free() && take_objects(process_store, bin, &object, 1, zero) == 0)
+    object = nullptr;
   clock_after_slow_call();
   return object == nullptr ? out_of_memory() : object;
 }

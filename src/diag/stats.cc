@@ -36,7 +36,7 @@ InThreads::InThreads() { thread_caches_objects(objects); }
 
 BinStats bin_stats(BinId bin, const InThreads& in_threads) {
   BinStats s{};
-  visit_chunks(bin, [&](Descriptor& d) {
+  visit_chunks(process_store, bin, [&](Descriptor& d) {
     add_chunk(d, s);
     return true;
   });

@@ -132,8 +132,8 @@ unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
   return got;
 }
 
-HintBlock* block_for(BinId bin, Window* window) {
-  Atomic<HintBlock*>& head = bins[index(bin)].blocks;
+HintBlock* block_for(Store& store, BinId bin, Window* window) {
+  Atomic<HintBlock*>& head = store.of(bin).blocks;
   // [blocks] acquire: sees the blocks' windows; pairs with the compare_exchange below.
   HintBlock* first = head.load(order::acquire);
   for (HintBlock* block = first; block != nullptr; block = block->next) {
@@ -142,6 +142,7 @@ HintBlock* block_for(BinId bin, Window* window) {
   auto* block = static_cast<HintBlock*>(metadata_alloc(sizeof(HintBlock)));
   if (block == nullptr) return nullptr;
   block->window = window;
+  block->home = &store.of(bin);
   block->bin = bin;
   do {
     block->next = first;
@@ -163,10 +164,10 @@ void make_whole(Descriptor& d) {
 
 // All that a chunk needs, its header written. Null if there is no memory. What was made then serves the next one: the
 // descriptor comes last. *renewed: all its objects are taken.
-Descriptor* describe(char* chunk, BinId bin, bool* renewed) {
+Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
   if (!chunk_table_open(chunk, kChunkBytes)) return nullptr;
   Window* window = window_make(chunk);
-  HintBlock* block = window == nullptr ? nullptr : block_for(bin, window);
+  HintBlock* block = window == nullptr ? nullptr : block_for(store, bin, window);
   if (block == nullptr) return nullptr;
   Descriptor* d = take_retired(*block, chunk);
   *renewed = d != nullptr && renew(*d);
@@ -182,13 +183,13 @@ Descriptor* describe(char* chunk, BinId bin, bool* renewed) {
 
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
 // chunk's address space and nothing else.
-Descriptor* open_chunk(BinId bin) {
+Descriptor* open_chunk(Store& store, BinId bin) {
   constexpr unsigned kMany = 4;
-  const bool many = bins[index(bin)].chunks.load(order::relaxed) >= kMany;  // relaxed: about how many
+  const bool many = store.of(bin).chunks.load(order::relaxed) >= kMany;  // relaxed: about how many
   char* chunk = acquire_chunk();
   if (chunk == nullptr) return nullptr;
   bool renewed = false;
-  Descriptor* d = describe(chunk, bin, &renewed);
+  Descriptor* d = describe(store, chunk, bin, &renewed);
   if (d == nullptr) {
     return_chunk(chunk);
     return nullptr;
@@ -198,8 +199,8 @@ Descriptor* open_chunk(BinId bin) {
   const unsigned slot = window_slot(chunk);
   // Relaxed: an index. Before the entry, so that nobody who stops here hides a chunk.
   d->block->opened[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::relaxed);
-  set_chunk(d->block->window, chunk, d, watch_wanted(bin) ? kCodeWatched + index(bin) : index(bin));
-  bins[index(bin)].chunks.fetch_add(1, order::relaxed);  // relaxed: as above
+  set_chunk(d->block->window, chunk, d, watch_wanted(store, bin) ? kCodeWatched + index(bin) : index(bin));
+  store.of(bin).chunks.fetch_add(1, order::relaxed);  // relaxed: as above
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
   if (renewed) {
     PageChange change;
@@ -210,9 +211,9 @@ Descriptor* open_chunk(BinId bin) {
 }
 
 // *why: there is room that cannot be used, for want of memory if there is any such.
-unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, Commit* why) {
+unsigned take_open(Store& store, BinId bin, void** objects, unsigned want, bool* zero, Commit* why) {
   // [blocks] acquire: pairs with block_for.
-  HintBlock* const blocks = bins[index(bin)].blocks.load(order::acquire);
+  HintBlock* const blocks = store.of(bin).blocks.load(order::acquire);
   unsigned got = has_pages_of_its_own(info_of(bin)) ? take_resident(blocks, objects, want) : 0;
   if (got != 0 && zero != nullptr) *zero = false;
   if (got != 0) return got;
@@ -235,18 +236,18 @@ unsigned take_open(BinId bin, void** objects, unsigned want, bool* zero, Commit*
 
 }  // namespace
 
-unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero) {
+unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
   Commit why = Commit::kDone;
-  return take_open(bin, objects, want, zero, &why);
+  return take_open(store, bin, objects, want, zero, &why);
 }
 
 namespace {
 
 // Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
 // round while the bin grows by one chunk for each call.
-void mend_next_chunks(BinId bin) {
+void mend_next_chunks(Store& store, BinId bin) {
   constexpr unsigned kAtOnce = 2;
-  Bin& b = bins[index(bin)];
+  Bin& b = store.of(bin);
   HintBlock* block = b.mend_block.load(order::acquire);  // [blocks] acquire: pairs with the store below
   unsigned slot = b.mend_slot.load(order::relaxed);      // relaxed: any chunk will do
   if (block == nullptr) {
@@ -262,17 +263,17 @@ void mend_next_chunks(BinId bin) {
 
 }  // namespace
 
-unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero) {
+unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
   for (;;) {
     Commit why = Commit::kDone;
-    unsigned got = take_open(bin, objects, want, zero, &why);
+    unsigned got = take_open(store, bin, objects, want, zero, &why);
     if (got != 0) return got;
     // Stale hints that this look corrected, and those mended here, may show room.
-    mend_next_chunks(bin);
-    got = take_open(bin, objects, want, zero, &why);
+    mend_next_chunks(store, bin);
+    got = take_open(store, bin, objects, want, zero, &why);
     if (got != 0) return got;
     // Where what is there cannot be used, another chunk could not be either.
-    if (why == Commit::kRefused || open_chunk(bin) == nullptr) return 0;
+    if (why == Commit::kRefused || open_chunk(store, bin) == nullptr) return 0;
   }
 }
 

@@ -19,13 +19,13 @@ namespace folio {
 
 // Takes up to `want` (1 to 64) objects, in ascending order where they come from one folio. Returns how many; 0 only
 // when there is no memory. *zero, where given, says whether the first one's pages are known to read as zero.
-unsigned take_objects(BinId bin, void** objects, unsigned want, bool* zero = nullptr);
+unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 
 // The same as take_objects without opening a chunk.
-unsigned take_objects_in_open_chunks(BinId bin, void** objects, unsigned want, bool* zero = nullptr);
+unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 
-// Gives up to kFolioObjects objects back, all of `bin`; those of one folio by one instruction. Misuse is reported as of
-// `function`.
+// Gives up to kFolioObjects objects back, all of `bin`, each to the store that it came from; those of one folio by one
+// instruction. Misuse is reported as of `function`.
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function);
 
 // The same for one.

@@ -39,9 +39,9 @@ bool check_pages(Descriptor& d) {
 
 }  // namespace
 
-bool check_bin(BinId bin) {
+bool check_bin(Store& store, BinId bin) {
   bool good = true;
-  visit_chunks(bin, [&](Descriptor& d) {
+  visit_chunks(store, bin, [&](Descriptor& d) {
     good = d.sealed() && check_pages(d);
     for (unsigned folio = 0; good && folio < d.info().folios; ++folio) good = check_folio(d, folio);
     return good;

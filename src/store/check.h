@@ -1,11 +1,11 @@
 // The invariants of descriptor.h and hints.h, looked at from outside.
 #pragma once
 
-#include "config/size_classes.h"
+#include "store/store.h"
 
 namespace folio {
 
 // Validity check for tests, with nothing in flight: true if every invariant of descriptor.h and hints.h holds.
-bool check_bin(BinId bin);
+bool check_bin(Store& store, BinId bin);
 
 }  // namespace folio

@@ -13,29 +13,20 @@ constinit Atomic<uint8_t> forks{0};
 
 namespace {
 
-constexpr unsigned kLooksMost = 4096;  // chunks a call: at most a cache miss or two each
-constexpr unsigned kChunksMost = 16;   // collapsed a call, about 0.3 ms each
-constexpr uint64_t kEveryMs = 500;     // calls that do something
-constexpr uint64_t kPauseMostMs = 64000;
-constexpr unsigned kSpareShift = 5;  // a dense chunk has at most that share of its pages free, or not there
+constexpr unsigned kLooksMost = 4096;    // chunks a call: at most a cache miss or two each
+constexpr unsigned kChunksMost = 16;     // collapsed a call, about 0.3 ms each
+constexpr uint64_t kEveryMs = 500;       // calls that do something
+constexpr unsigned kPauseMostShift = 7;  // after so many in vain in a row, of kEveryMs
+constexpr unsigned kSpareShift = 5;      // a dense chunk has at most that share of its pages free, or not there
 
-// The one thread's.
-constinit struct {
-  unsigned bin = 1;
-  HintBlock* block = nullptr;  // null: the bin's first one
-  unsigned slot = 0;
-  uint64_t not_before = 0;
-  uint64_t pause = kEveryMs;  // after the next one in vain
-  bool awaited = false;       // some were dense in this round, and may be so in the next
-} place;
+bool at_start(const CollapsePlace& place) { return place.bin_before == 0 && place.block == nullptr && place.slot == 0; }
 
-bool at_start() { return place.bin == 1 && place.block == nullptr && place.slot == 0; }
-
-Descriptor* next() {
+Descriptor* next(Store& store) {
+  CollapsePlace& place = store.collapse;
   // [blocks] acquire: pairs with block_for.
-  if (place.block == nullptr) place.block = bins[place.bin].blocks.load(order::acquire);
+  if (place.block == nullptr) place.block = store.bins[place.bin_before + 1].blocks.load(order::acquire);
   Descriptor* const d = next_chunk(&place.block, &place.slot);
-  if (d == nullptr) place.bin = place.bin + 1 < kBins ? place.bin + 1 : 1;
+  if (d == nullptr) place.bin_before = (place.bin_before + 1) % (kBins - 1);
   return d;
 }
 
@@ -61,7 +52,7 @@ bool collapse(Descriptor& d) {
 }
 
 // Whether it has been dense since the last look; else it has to be so from now on.
-bool has_stayed_dense(Descriptor& d) {
+bool has_stayed_dense(CollapsePlace& place, Descriptor& d) {
   const bool was = d.backing() == Backing::kDense;
   if (!is_dense(d)) {
     if (was) d.set_backing(Backing::kSmallPurged);
@@ -75,26 +66,27 @@ bool has_stayed_dense(Descriptor& d) {
 }
 
 // The system's setting, or the lack of huge pages, may last: it is asked more and more seldom.
-bool wait_longer(uint64_t now) {
-  place.not_before = now + place.pause;
-  if (place.pause < kPauseMostMs) place.pause *= 2;
+bool wait_longer(CollapsePlace& place, uint64_t now) {
+  place.not_before = now + (kEveryMs << place.in_vain);
+  if (place.in_vain < kPauseMostShift) ++place.in_vain;
   place.awaited = false;
   return false;
 }
 
-bool look(uint64_t now) {
+bool look(Store& store, uint64_t now) {
+  CollapsePlace& place = store.collapse;
   unsigned collapsed = 0;
   for (unsigned looks = 0; looks < kLooksMost; ++looks) {
-    Descriptor* const d = next();
-    if (d == nullptr && at_start()) {
+    Descriptor* const d = next(store);
+    if (d == nullptr && at_start(place)) {
       const auto apart = 5 * static_cast<uint64_t>(options.decay);
       place.not_before = now + (apart < kEveryMs ? kEveryMs : apart);
       return place.awaited || collapsed != 0;
     }
-    if (d == nullptr || !has_stayed_dense(*d)) continue;
-    if (collapsed == 0 && !os::huge_pages_come()) return wait_longer(now);
-    if (!collapse(*d)) return wait_longer(now);
-    place.pause = kEveryMs;
+    if (d == nullptr || !has_stayed_dense(place, *d)) continue;
+    if (collapsed == 0 && !os::huge_pages_come()) return wait_longer(place, now);
+    if (!collapse(*d)) return wait_longer(place, now);
+    place.in_vain = 0;
     if (++collapsed == kChunksMost) break;
   }
   place.not_before = now + kEveryMs;
@@ -103,12 +95,13 @@ bool look(uint64_t now) {
 
 }  // namespace
 
-bool collapse_dense_chunks() {
+bool collapse_dense_chunks(Store& store) {
+  CollapsePlace& place = store.collapse;
   if (options.huge_pages == kHugePagesNever || room_is_tight()) return false;
   const uint64_t now = os::now_ms();
   if (now < place.not_before) return place.awaited;
-  if (at_start()) place.awaited = false;
-  return look(now);
+  if (at_start(place)) place.awaited = false;
+  return look(store, now);
 }
 
 bool collapse_if_dense(Descriptor& d) { return is_dense(d) && collapse(d); }

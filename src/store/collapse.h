@@ -11,12 +11,13 @@
 #pragma once
 
 #include "store/descriptor.h"
+#include "store/store.h"
 
 namespace folio {
 
 // Looks at some chunks, the next ones each time, and collapses those that have stayed dense. Returns whether there is
 // more to do, now or later. For one thread at a time.
-bool collapse_dense_chunks();
+bool collapse_dense_chunks(Store& store);
 
 // One chunk, if it is dense now. False if it is not, or if the kernel cannot. Any thread.
 bool collapse_if_dense(Descriptor& d);

@@ -53,9 +53,12 @@ inline Fullness class_entered(uint64_t before, uint64_t left, uint64_t valid) {
 inline constexpr unsigned kDirty = 3;
 inline constexpr unsigned kChunkHints = 4;
 
+struct Bin;
+
 struct HintBlock {
-  HintBlock* next;  // written before the block is published, as the next two
+  HintBlock* next;  // written before the block is published, as the next three
   Window* window;
+  Bin* home;  // of one store
   BinId bin;
   Word summary[kChunkHints];
   Word chunks[kChunkHints][kWindowChunks / 64];

@@ -2,7 +2,7 @@
 
 namespace folio {
 
-constinit Bin bins[kBins];
+constinit Store process_store{};
 
 Descriptor* next_chunk(HintBlock** block, unsigned* slot) {
   while (*block != nullptr) {

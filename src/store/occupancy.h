@@ -8,26 +8,15 @@
 
 #include "store/descriptor.h"
 #include "store/hints.h"
+#include "store/store.h"
 
 namespace folio {
 
-struct alignas(64) Bin {
-  Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
-  Atomic<unsigned> chunks;    // that were opened
-  // Whose turn it is to have its hints mended; null: the first one's.
-  Atomic<HintBlock*> mend_block;
-  Atomic<unsigned> mend_slot;
-  Atomic<bool> refused;       // the kernel has refused to purge something of it
-  Atomic<unsigned> watched;   // frees that were watched so far
-  Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
-};
-extern Bin bins[kBins];
-
 // Calls visit(descriptor) for each open chunk of the bin until it returns false.
 template <class Visit>
-void visit_chunks(BinId bin, Visit&& visit) {
+void visit_chunks(Store& store, BinId bin, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.
-  for (HintBlock* block = bins[index(bin)].blocks.load(order::acquire); block != nullptr; block = block->next) {
+  for (HintBlock* block = store.of(bin).blocks.load(order::acquire); block != nullptr; block = block->next) {
     for (unsigned w = 0; w < kWindowChunks / 64; ++w) {
       // Relaxed: an index; chunk_in sees what is there.
       for (uint64_t rest = block->opened[w].load(order::relaxed); rest != 0; rest &= rest - 1) {

@@ -211,7 +211,7 @@ size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned 
   // the chunk is freed, or by retry_refused.
   if (left.refused) {
     ++*refused;
-    bins[index(d.bin)].refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
+    d.block->home->refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
   } else if (left.more || any_dirty(d)) {
     raise_chunk(d, kDirty);
   }
@@ -242,9 +242,9 @@ struct ChunkPlace {
 // Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, behind `from` and not behind `last`,
 // until it returns false.
 template <class Visit>
-bool visit_dirty(unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
+bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.
-  HintBlock* block = bins[bin].blocks.load(order::acquire);
+  HintBlock* block = store.bins[bin].blocks.load(order::acquire);
   unsigned slot = 0;
   if (from.number != 0) {
     while (block != nullptr && !from.is(*block)) block = block->next;
@@ -264,35 +264,32 @@ bool visit_dirty(unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) 
 }
 
 template <class Visit>
-bool visit_dirty(unsigned bin, Visit&& visit) {
-  return visit_dirty(bin, {}, {}, visit);
+bool visit_dirty(Store& store, unsigned bin, Visit&& visit) {
+  return visit_dirty(store, bin, {}, {}, visit);
 }
-
-// Where the next purge starts, so that no bin is always last.
-constinit Hint<unsigned> next_bin{0};
 
 }  // namespace
 
-size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
+size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   const unsigned refused_most = most_bytes == ~size_t{0} ? ~0u : 64;
-  const unsigned first = next_bin.get();
+  const unsigned first = store.first_to_purge.get();
   size_t purged = 0;
   unsigned refused = 0;  // chunks
   for (unsigned i = 0; i < kBins - 1; ++i) {
     const unsigned bin = (first + i) % (kBins - 1);
-    const bool all = visit_dirty(bin + 1, [&](Descriptor& d) {
+    const bool all = visit_dirty(store, bin + 1, [&](Descriptor& d) {
       purged += purge_chunk(d, which, most_bytes - purged, worth_shift, &refused);
       return purged < most_bytes && refused < refused_most;
     });
     if (!all) {
-      next_bin.set(bin);
+      store.first_to_purge.set(bin);
       break;
     }
   }
   return purged;
 }
 
-PurgeStepDone purge_bins_step(PurgeRound& round, const PurgeStep& step) {
+PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step) {
   const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point
   const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
   ChunkPlace now = start;
@@ -308,32 +305,33 @@ PurgeStepDone purge_bins_step(PurgeRound& round, const PurgeStep& step) {
   };
   const auto visit_bins_below = [&](unsigned end) {
     for (; now.bin < end; now = {now.bin + 1, 0}) {
-      if (!visit_dirty(now.bin, now, {}, visit)) return false;
+      if (!visit_dirty(store, now.bin, now, {}, visit)) return false;
     }
     return true;
   };
   done.complete = visit_bins_below(kBins);
   if (done.complete) {
     now = {1, 0};
-    if (step.around && visit_bins_below(start.bin) && start.number != 0) visit_dirty(start.bin, {}, start, visit);
+    if (step.around && visit_bins_below(start.bin) && start.number != 0)
+      visit_dirty(store, start.bin, {}, start, visit);
   }
   round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: as above
   return done;
 }
 
-void retry_refused() {
+void retry_refused(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
-    if (!bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: as above
-    visit_chunks(bin_id(bin), [](Descriptor& d) {
+    if (!store.bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: as above
+    visit_chunks(store, bin_id(bin), [](Descriptor& d) {
       raise_chunk(d, kDirty);
       return true;
     });
   }
 }
 
-void age_bins() {
+void age_bins(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
-    visit_dirty(bin, [](Descriptor& d) {
+    visit_dirty(store, bin, [](Descriptor& d) {
       age_chunk(d);
       return true;
     });

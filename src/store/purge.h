@@ -15,6 +15,7 @@
 
 #include "config/size_classes.h"
 #include "store/residency.h"
+#include "store/store.h"
 
 namespace folio {
 
@@ -26,7 +27,7 @@ enum class PurgeWhich {
 
 // Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of
 // 1 / 2^worth_shift of the pages that they have to give. Returns bytes given back. Any thread, any time.
-size_t purge_bins(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
+size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
 // Pages that are free here and there cost a system call each: too dear for the program's own calls, while they are few.
 // They go at a tick.
 inline constexpr unsigned kWorthACall = 2;
@@ -50,7 +51,7 @@ struct PurgeStepDone {
   bool complete;    // the last chunk was reached: the next step, unless around, starts another round
   bool worthwhile;  // a chunk has its share to give the next time, unless it is used until then
 };
-PurgeStepDone purge_bins_step(PurgeRound& round, const PurgeStep& step);
+PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step);
 
 // Takes all of these objects, or none; false if one of them is taken.
 bool claim_objects(Descriptor& d, Objects objects, PageChange& change);
@@ -58,9 +59,9 @@ bool claim_objects(Descriptor& d, Objects objects, PageChange& change);
 void release_objects(Descriptor& d, Objects objects, PageChange& change);
 
 // Lets the next purge try again what the kernel refused, all of it.
-void retry_refused();
+void retry_refused(Store& store);
 
 // Marks everything that is free and resident as aged. Cheap: no system call.
-void age_bins();
+void age_bins(Store& store);
 
 }  // namespace folio

@@ -275,7 +275,7 @@ void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
   d.set_backing(Backing::kHuge);
   // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
-  Descriptor* const before = bins[index(d.bin)].young.exchange(&d, order::acq_rel);
+  Descriptor* const before = d.block->home->young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
   // 100,000 instructions, beside the kernel's zeroing of 2 MiB. Rejected: to mark all, then unmark what is taken. It
   // took a few thousand, and beside a purge left marks of pages that had gone.

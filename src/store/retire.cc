@@ -63,8 +63,8 @@ bool retire(Descriptor& d) {
   char* const chunk = d.chunk();
   Descriptor* self = &d;
   // Relaxed: its advice goes with it. unseen: a store would leave another chunk its advice, which costs a mapping
-  bins[index(d.bin)].young.compare_exchange(self, nullptr, order::relaxed);
-  bins[index(d.bin)].chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
+  d.block->home->young.compare_exchange(self, nullptr, order::relaxed);
+  d.block->home->chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
   keep(d);
   return_chunk(chunk);
@@ -100,10 +100,10 @@ bool renew(Descriptor& d) {
   return true;
 }
 
-size_t retire_free_chunks() {
+size_t retire_free_chunks(Store& store) {
   size_t retired = 0;
   for (unsigned bin = 1; bin < kBins; ++bin) {
-    visit_chunks(bin_id(bin), [&](Descriptor& d) {
+    visit_chunks(store, bin_id(bin), [&](Descriptor& d) {
       retired += retire(d) ? 1 : 0;
       return true;
     });

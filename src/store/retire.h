@@ -15,6 +15,7 @@
 #include <stddef.h>
 
 #include "store/hints.h"
+#include "store/store.h"
 
 namespace folio {
 
@@ -26,7 +27,7 @@ Descriptor* take_retired(HintBlock& block, const char* chunk);
 // again. (Who looked how far it was committed before may take objects of it now: as far as then it has to be.)
 bool renew(Descriptor& d);
 
-// Retires every chunk that can be. Returns how many. Any thread; looks at every chunk.
-size_t retire_free_chunks();
+// Retires every chunk of a store that can be. Returns how many. Any thread; looks at every chunk.
+size_t retire_free_chunks(Store& store);
 
 }  // namespace folio

@@ -10,16 +10,16 @@
 // Who may touch it: everybody; its counts are estimates.
 #pragma once
 
-#include "config/size_classes.h"
+#include "store/store.h"
 
 namespace folio {
 
 inline constexpr unsigned kWatchShares = 8;  // all bins together have so many times what one has: option watch
 
 // Whether a chunk that is opened now is to be watched.
-bool watch_wanted(BinId bin);
+bool watch_wanted(const Store& store, BinId bin);
 
 // After a free of an address in a watched chunk.
-void watch_free(BinId bin, const void* address);
+void watch_free(Store& store, BinId bin, const void* address);
 
 }  // namespace folio

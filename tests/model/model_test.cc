@@ -43,7 +43,7 @@ void apply(int setting) {
 }
 
 void expect_all_bins_good() {
-  for (const BinId bin : all_bins()) ASSERT_TRUE(check_bin(bin)) << "bin " << index(bin);
+  for (const BinId bin : all_bins()) ASSERT_TRUE(check_bin(process_store, bin)) << "bin " << index(bin);
   ASSERT_TRUE(large_check());
 }
 

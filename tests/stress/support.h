@@ -231,7 +231,7 @@ std::string eventually(Question&& question) {
 
 inline std::string bins_are_sound() {
   for (unsigned i = 1; i < folio::kBins; ++i) {
-    if (!folio::check_bin(folio::bin_id(i))) return "check_bin: bin " + std::to_string(i);
+    if (!folio::check_bin(folio::process_store, folio::bin_id(i))) return "check_bin: bin " + std::to_string(i);
   }
   return folio::large_check() ? "" : "large_check";
 }

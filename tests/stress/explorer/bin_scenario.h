@@ -59,7 +59,7 @@ inline unsigned objects_of(size_t size) { return folio::info_of(bin_for(size)).o
 // Objects whose bits are set, in all chunks of the bin; `all` counts what the chunks hold.
 inline unsigned taken_objects(folio::BinId bin, unsigned* all = nullptr) {
   unsigned taken = 0, total = 0;
-  folio::visit_chunks(bin, [&](folio::Descriptor& d) {
+  folio::visit_chunks(folio::process_store, bin, [&](folio::Descriptor& d) {
     total += d.info().objects;
     for (unsigned f = 0; f < d.info().folios; ++f) taken += folio::popcount(d.occupancy(f).load(folio::order::relaxed));
     return true;
@@ -74,7 +74,7 @@ inline unsigned reachable_objects(folio::BinId bin) {
   void* objects[folio::kFolioObjects];
   // A taker that finds a stale hint raises the right one, where the next one finds it.
   for (unsigned in_vain = 0; in_vain < 2;) {
-    const unsigned got = folio::take_objects_in_open_chunks(bin, objects, folio::kFolioObjects);
+    const unsigned got = folio::take_objects_in_open_chunks(folio::process_store, bin, objects, folio::kFolioObjects);
     reached += got;
     in_vain = got == 0 ? in_vain + 1 : 0;
   }
@@ -104,7 +104,7 @@ class BinScenario {
       : bin_(bin_for(size)), shape_(std::move(shape)), threads_(std::move(threads)) {
     begin_anew();
     make_shape();
-    if (purged) folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});
+    if (purged) folio::purge_bins(folio::process_store, folio::PurgeWhich::kAll, ~size_t{0});
     world_.save();
     plan_.reset = [this] { reset(); };
     plan_.verdict = [this] { return verdict(); };
@@ -126,7 +126,7 @@ class BinScenario {
     std::vector<void*> all(info.objects);
     for (unsigned got = 0; got < info.objects;) {
       const unsigned want = std::min(info.objects - got, folio::kFolioObjects);
-      const unsigned n = folio::take_objects(bin_, &all[got], want);
+      const unsigned n = folio::take_objects(folio::process_store, bin_, &all[got], want);
       if (n == 0) abort();
       got += n;
     }
@@ -174,11 +174,13 @@ class BinScenario {
   void run_op(const Op& op, Objects& own) {
     switch (op.act) {
       case Act::kTake:
-        write_objects(own.list + own.count, folio::take_objects_in_open_chunks(bin_, own.list + own.count, op.count),
+        write_objects(own.list + own.count,
+                      folio::take_objects_in_open_chunks(folio::process_store, bin_, own.list + own.count, op.count),
                       own);
         break;
       case Act::kTakeAny:
-        write_objects(own.list + own.count, folio::take_objects(bin_, own.list + own.count, op.count), own);
+        write_objects(own.list + own.count,
+                      folio::take_objects(folio::process_store, bin_, own.list + own.count, op.count), own);
         break;
       case Act::kGive: {
         void** const first = next_to_give(op);
@@ -193,29 +195,29 @@ class BinScenario {
         break;
       }
       case Act::kPurge:
-        folio::purge_bins(folio::PurgeWhich::kNow, ~size_t{0});
+        folio::purge_bins(folio::process_store, folio::PurgeWhich::kNow, ~size_t{0});
         break;
       case Act::kPurgeAll:
-        folio::purge_bins(folio::PurgeWhich::kAll, ~size_t{0});
+        folio::purge_bins(folio::process_store, folio::PurgeWhich::kAll, ~size_t{0});
         break;
       case Act::kCollapse:
-        folio::visit_chunks(bin_, [](folio::Descriptor& d) {
+        folio::visit_chunks(folio::process_store, bin_, [](folio::Descriptor& d) {
           folio::collapse_if_dense(d);
           return true;
         });
         break;
       case Act::kHuge:
-        folio::visit_chunks(bin_, [](folio::Descriptor& d) {
+        folio::visit_chunks(folio::process_store, bin_, [](folio::Descriptor& d) {
           folio::make_huge(d);
           return true;
         });
         break;
       case Act::kMany:
-        folio::bins[folio::index(bin_)].chunks.fetch_add(8, folio::order::relaxed);
+        folio::process_store.bins[folio::index(bin_)].chunks.fetch_add(8, folio::order::relaxed);
         break;
       case Act::kTick:
-        folio::purge_bins(folio::PurgeWhich::kAged, ~size_t{0});
-        folio::age_bins();
+        folio::purge_bins(folio::process_store, folio::PurgeWhich::kAged, ~size_t{0});
+        folio::age_bins(folio::process_store);
         break;
     }
   }
@@ -223,9 +225,10 @@ class BinScenario {
   std::string verdict() {
     bool all_finished = true;
     for (unsigned i = 0; i < threads_.size(); ++i) all_finished = all_finished && machine_.finished(i);
-    if (all_finished && !folio::check_bin(bin_)) return "check_bin: an invariant does not hold";
+    if (all_finished && !folio::check_bin(folio::process_store, bin_)) return "check_bin: an invariant does not hold";
     bool forgotten = false;
-    folio::visit_chunks(bin_, [&](folio::Descriptor& d) { return !(forgotten = forgotten || dirt_is_forgotten(d)); });
+    folio::visit_chunks(folio::process_store, bin_,
+                        [&](folio::Descriptor& d) { return !(forgotten = forgotten || dirt_is_forgotten(d)); });
     if (all_finished && forgotten) return "free resident pages without the hint that leads a purge there";
     std::vector<void*> held;
     for (const Objects& o : own_) held.insert(held.end(), o.list, o.list + o.count);
@@ -253,10 +256,10 @@ class BinScenario {
   bool comes_to_light(unsigned unseen) const {
     if (unseen == 0) return true;
     unsigned chunks = 0, all = 0;
-    folio::visit_chunks(bin_, [&](folio::Descriptor&) { return ++chunks != 0; });
+    folio::visit_chunks(folio::process_store, bin_, [&](folio::Descriptor&) { return ++chunks != 0; });
     for (unsigned more = 3 * chunks; more != 0; --more) {
       void* object = nullptr;
-      folio::take_objects(bin_, &object, 1);
+      folio::take_objects(folio::process_store, bin_, &object, 1);
       reachable_objects(bin_);
     }
     const unsigned taken = taken_objects(bin_, &all);
@@ -266,7 +269,7 @@ class BinScenario {
   // A thread that vanishes while it commits keeps what its chunk has not committed yet, for good.
   unsigned kept_by_commit() const {
     unsigned kept = 0;
-    folio::visit_chunks(bin_, [&](folio::Descriptor& d) {
+    folio::visit_chunks(folio::process_store, bin_, [&](folio::Descriptor& d) {
       if (!folio::commit_is_busy(d)) return true;
       const size_t committed = folio::committed_bytes(d);
       for (unsigned i = 0; i < d.info().objects; ++i) {

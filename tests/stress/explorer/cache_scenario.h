@@ -54,7 +54,7 @@ struct Program {
   static void* refill(BinId bin, bool* zero) {
     if (ThreadCache* cache = thread_cache()) return thread_cache_refill(cache, bin, zero);
     void* object = nullptr;
-    return take_objects(bin, &object, 1, zero) == 1 ? object : nullptr;
+    return take_objects(folio::process_store, bin, &object, 1, zero) == 1 ? object : nullptr;
   }
 };
 
@@ -158,7 +158,7 @@ class CacheScenario {
     if (check_ != nullptr) {
       if (std::string failure = check_(); !failure.empty()) return failure;
     }
-    if (missing == 0 && !check_bin(bin)) return "check_bin: an invariant does not hold";
+    if (missing == 0 && !check_bin(folio::process_store, bin)) return "check_bin: an invariant does not hold";
     if (missing == 0 && most_lost_ == 0 && taken != known) return "lost: " + std::to_string(taken - known);
     worst_lost_ = std::max(worst_lost_, taken - known);
     return taken - known <= most_lost_ ? "" : "lost with the thread: " + std::to_string(taken - known);
@@ -179,7 +179,7 @@ inline Magazine* make_magazine(BinId bin, unsigned n) {
   magazine->set_next(nullptr);
   magazine->format(kMagazineObjects);
   Slot* const first = magazine->slot(kMagazineObjects - n);
-  if (take_objects(bin, first, n) != n) abort();
+  if (take_objects(folio::process_store, bin, first, n) != n) abort();
   magazine->park(first);
   return magazine;
 }

@@ -1,6 +1,6 @@
 // Takes, gives, hints and purges of one bin: the real code under all schedules of a few preemptions.
 //
-// Afterwards nothing is in flight, so every invariant must hold: check_bin(), no object handed out twice, takes + free
+// Afterwards nothing is in flight, so every invariant must hold: check_bin, no object handed out twice, takes + free
 // bits = all, every free object found by takers, and every chunk with free resident pages found by purges.
 #include <gtest/gtest.h>
 

@@ -42,7 +42,8 @@ class ChunkScenario {
     std::vector<void*> all;
     for (unsigned most = chunks * info_of(b).objects; all.size() < most;) {
       void* some[kFolioObjects];
-      const auto n = take_objects(b, some, std::min<unsigned>(kFolioObjects, most - static_cast<unsigned>(all.size())));
+      const auto n = take_objects(process_store, b, some,
+                                  std::min<unsigned>(kFolioObjects, most - static_cast<unsigned>(all.size())));
       if (n == 0) abort();
       all.insert(all.end(), some, some + n);
     }
@@ -50,13 +51,13 @@ class ChunkScenario {
     for (size_t i = left; i < all.size(); ++i) give_objects(b, &all[i], 1, "explorer");
     for (size_t i = 0; i < left; ++i) left_.push_back({b, all[i]});
     // Few pages are to be looked at.
-    purge_bins(PurgeWhich::kAll, ~size_t{0});
+    purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
     if (left != all.size()) open_in_part(b);
   }
   // One object is taken and given back: of a new chunk what is committed is little more.
   void open_in_part(BinId b) {
     void* some[kFolioObjects];
-    if (take_objects(b, some, 1) != 1) abort();
+    if (take_objects(process_store, b, some, 1) != 1) abort();
     give_objects(b, some, 1, "explorer");
   }
   void expect_sound(const char* what) {
@@ -68,7 +69,8 @@ class ChunkScenario {
   Body take(BinId b, unsigned count, bool may_open = true) {
     return [this, b, count, may_open] {
       void* objects[kFolioObjects];
-      const unsigned n = may_open ? take_objects(b, objects, count) : take_objects_in_open_chunks(b, objects, count);
+      const unsigned n = may_open ? take_objects(process_store, b, objects, count)
+                                  : take_objects_in_open_chunks(process_store, b, objects, count);
       for (unsigned i = 0; i < n; ++i) Machine::write_object(objects[i]);
       const Ghost ghost;
       for (unsigned i = 0; i < n; ++i) held_.push_back({b, objects[i]});
@@ -88,10 +90,10 @@ class ChunkScenario {
     };
   }
   static Body retire() {
-    return [] { retire_free_chunks(); };
+    return [] { retire_free_chunks(process_store); };
   }
   static Body purge() {
-    return [] { purge_bins(PurgeWhich::kNow, ~size_t{0}); };
+    return [] { purge_bins(process_store, PurgeWhich::kNow, ~size_t{0}); };
   }
   static Body both(Body first, Body second) {
     return [first, second] {
@@ -148,7 +150,7 @@ class ChunkScenario {
   template <class Visit>
   void visit_chunks_of_all(Visit&& visit) const {
     for (const BinId b : {bin, other}) {
-      visit_chunks(b, [&](Descriptor& d) {
+      visit_chunks(process_store, b, [&](Descriptor& d) {
         visit(d);
         return true;
       });
@@ -190,7 +192,7 @@ class ChunkScenario {
     }
     if (field_ != nullptr && !large_check()) return "large_check";
     for (const BinId b : {bin, other}) {
-      if (!check_bin(b)) return "check_bin: an invariant does not hold";
+      if (!check_bin(process_store, b)) return "check_bin: an invariant does not hold";
       unsigned all = 0, mine = 0;
       const unsigned taken = taken_objects(b, &all);
       for (const Held& h : live) mine += h.bin == b ? 1 : 0;
@@ -310,7 +312,7 @@ TEST(ExploreWindows, ABlockIsPassedOn) {
   // Of the largest bin a chunk is open already; it gets full.
   const BinId largest = bin_id(kBins - 1);
   void* objects[kFolioObjects];
-  while (take_objects_in_open_chunks(largest, objects, kFolioObjects) != 0) {
+  while (take_objects_in_open_chunks(process_store, largest, objects, kFolioObjects) != 0) {
   }
   acquire_chunk();  // the last one of the first window
   const Body fill = s.take(largest, kFolioObjects);

@@ -150,7 +150,7 @@ inline void begin_anew() {
     folio::options.housekeeper = folio::kHousekeeperOff;
     folio::options.watch = 0;  // its counts are no state of a scenario
     void* object = nullptr;
-    folio::take_objects(folio::bin_id(folio::kBins - 1), &object, 1);
+    folio::take_objects(folio::process_store, folio::bin_id(folio::kBins - 1), &object, 1);
     auto* world = new World;
     world->save();
     return world;

@@ -351,7 +351,7 @@ TEST_F(CpuCacheTest, OneByOne) {
   EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), nullptr);
   EXPECT_EQ(emptied, nullptr);
   void* object = nullptr;
-  ASSERT_EQ(take_objects(bin, &object, 1), 1u);
+  ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
   EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kNo) << "no magazine waits that has room";
   Magazine* const waiting = magazine_of(bin, 2);
   const std::vector<void*> objects = objects_of(waiting);
@@ -380,7 +380,7 @@ TEST_F(CpuCacheTest, OneByOneFillsAMagazineToItsMost) {
     unsigned pushed = 0;
     for (;; ++pushed) {
       void* object = nullptr;
-      ASSERT_EQ(take_objects(each, &object, 1), 1u);
+      ASSERT_EQ(take_objects(process_store, each, &object, 1), 1u);
       if (cpu_cache_push_one(each, object) == Pushed::kYes) continue;
       give_objects(each, &object, 1, "test");
       break;
@@ -521,7 +521,7 @@ TEST_F(CpuCacheTest, ThreadsNeverShareAnObject) {
   for (std::thread& thread : threads) thread.join();
   for (const BinId each : used) {
     EXPECT_EQ(taken_objects(each), cpu_caches_objects(each) + depot_objects(each));
-    EXPECT_TRUE(check_bin(each));
+    EXPECT_TRUE(check_bin(process_store, each));
   }
 }
 

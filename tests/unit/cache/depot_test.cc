@@ -87,7 +87,7 @@ Magazine* scattered_magazine(std::vector<void*>& heap) {
 TEST_F(DepotTest, WhatWaitsIsInOrder) {
   Magazine* const ordered = bundle_of(bin, 2, 62);
   std::vector<void*> heap(16384);
-  for (size_t i = 0; i < heap.size(); i += 64) ASSERT_EQ(take_objects(bin, &heap[i], 64), 64u);
+  for (size_t i = 0; i < heap.size(); i += 64) ASSERT_EQ(take_objects(process_store, bin, &heap[i], 64), 64u);
   std::sort(heap.begin(), heap.end());
   Magazine* const first = scattered_magazine(heap);
   std::erase(heap, nullptr);
@@ -296,7 +296,7 @@ TEST_F(DepotTest, ThreadsPassBundlesOnWhole) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(taken_objects(bin), depot_objects(bin));
-  EXPECT_TRUE(check_bin(bin));
+  EXPECT_TRUE(check_bin(process_store, bin));
 }
 
 }  // namespace

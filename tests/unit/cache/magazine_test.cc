@@ -160,7 +160,7 @@ TEST(MagazinePool, DrainGivesTheObjectsToTheirFolios) {
   Magazine* const next = magazines_get();
   EXPECT_EQ(next, magazine) << "the magazine is in the pool";
   EXPECT_EQ(next->next(), nullptr);
-  EXPECT_TRUE(check_bin(bin));
+  EXPECT_TRUE(check_bin(process_store, bin));
 }
 
 }  // namespace

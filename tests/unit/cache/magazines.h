@@ -29,7 +29,7 @@ inline folio::Magazine* magazine_of(folio::BinId bin, unsigned n) {
   folio::Slot* top = magazine->format(folio::kMagazineObjects);
   for (unsigned i = 0; i < n; ++i) {
     void* object = nullptr;
-    EXPECT_EQ(folio::take_objects(bin, &object, 1), 1u);
+    EXPECT_EQ(folio::take_objects(folio::process_store, bin, &object, 1), 1u);
     *--top = object;
   }
   magazine->park(top);
@@ -66,7 +66,7 @@ inline void drain_list(folio::BinId bin, folio::Magazine* list) {
 // Objects of the bin that are not free, wherever they are.
 inline uint64_t taken_objects(folio::BinId bin) {
   uint64_t taken = 0;
-  folio::visit_chunks(bin, [&](folio::Descriptor& d) {
+  folio::visit_chunks(folio::process_store, bin, [&](folio::Descriptor& d) {
     for (unsigned folio = 0; folio < d.info().folios; ++folio) {
       taken += folio::popcount(d.occupancy(folio).load(folio::order::relaxed));
     }

@@ -87,7 +87,7 @@ class ThreadCacheTest : public ::testing::Test {
     depot_trim(true);
     for (const BinId each : all_bins()) {
       EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
-      EXPECT_TRUE(check_bin(each)) << "bin " << index(each);
+      EXPECT_TRUE(check_bin(folio::process_store, each)) << "bin " << index(each);
     }
     for (const Slot& slot : closed_slots) EXPECT_EQ(slot, nullptr) << "the closed slots are never written";
     EXPECT_EQ(thread_count(), threads_);

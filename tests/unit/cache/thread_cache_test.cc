@@ -88,7 +88,7 @@ TEST_F(ThreadCacheTest, AnObjectOfAnotherThreadIsNotHandedOutNext) {
   for (const size_t size : {8, 16, 32, 48}) {
     const BinId each = bin_of(size);
     void* others[2];  // neighbours, one for each of two threads
-    ASSERT_EQ(take_objects(each, others, 2), 2u);
+    ASSERT_EQ(take_objects(process_store, each, others, 2), 2u);
     for (void* foreign : others) {
       on_thread([&] {
         push(each, foreign);

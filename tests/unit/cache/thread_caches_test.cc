@@ -61,7 +61,7 @@ TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
     if (cpu_caches_objects(bin) + depot_objects(bin) != taken_objects(bin)) return kFailed;
     std::vector<void*> objects = pop_many(bin, 500);
     push_all(bin, objects);
-    return check_bin(bin) ? kPassed : kFailed;
+    return check_bin(process_store, bin) ? kPassed : kFailed;
   });
   EXPECT_EQ(result, kPassed);
   worker.run([] {

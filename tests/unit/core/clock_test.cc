@@ -243,7 +243,7 @@ TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
 unsigned take_aged_marks() {
   unsigned chunks = 0;
   for (const BinId bin : all_bins()) {
-    visit_chunks(bin, [&](Descriptor& d) {
+    visit_chunks(process_store, bin, [&](Descriptor& d) {
       uint64_t any = 0;
       for (unsigned w = 0; w < kPageWords; ++w) any |= d.aged(w).exchange(0, order::relaxed);
       chunks += any != 0;

@@ -281,7 +281,7 @@ TEST_F(Free, IgnoredMisuseChangesNothing) {
               release(opaque(&on_stack), "FUNC");
             }),
             "");
-  for (const BinId bin : all_bins()) EXPECT_TRUE(check_bin(bin));
+  for (const BinId bin : all_bins()) EXPECT_TRUE(check_bin(process_store, bin));
 }
 
 TEST_F(Free, OfWhatAnotherThreadAllocated) {

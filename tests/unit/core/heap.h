@@ -72,7 +72,7 @@ inline void expect_everything_free() {
   }
   for (const folio::BinId bin : all_bins()) {
     EXPECT_EQ(folio::bin_stats(bin).taken, 0u) << "bin " << index(bin);
-    EXPECT_TRUE(folio::check_bin(bin)) << "bin " << index(bin);
+    EXPECT_TRUE(folio::check_bin(folio::process_store, bin)) << "bin " << index(bin);
   }
   EXPECT_EQ(folio::large_stats().taken, 0u);
   EXPECT_TRUE(folio::large_check());

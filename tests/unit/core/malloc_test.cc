@@ -265,7 +265,7 @@ TEST(MallocShort, WhatLargeObjectsLeftServesOthers) {
       }
     }
     for (const BinId bin : all_bins()) {
-      if (!check_bin(bin)) return kFailed;
+      if (!check_bin(process_store, bin)) return kFailed;
     }
     return large_check() && bytes > 59 * kMiB ? kPassed : kFailed;
   });

@@ -79,8 +79,8 @@ TEST_F(Watch, EndsWhenABinHasHadItsShare) {
   unsigned frees = 0;
   for (; is_watched(object) && frees < 1000; ++frees) free_object(alloc(100));
   EXPECT_EQ(frees, 300u);
-  EXPECT_FALSE(watch_wanted(bin_of(100)));
-  EXPECT_TRUE(watch_wanted(bin_of(1000)));
+  EXPECT_FALSE(watch_wanted(process_store, bin_of(100)));
+  EXPECT_TRUE(watch_wanted(process_store, bin_of(1000)));
   void* const cached = alloc(100);
   free_object(cached);
   EXPECT_TRUE(place_of(cached).taken());
@@ -92,7 +92,7 @@ TEST_F(Watch, EndsWhenAllTogetherHaveHadTheirs) {
     if (index(bin) >= kFirstAligned) break;
     for (unsigned i = 0; i < 299; ++i) free_object(alloc(info_of(bin).size));
   }
-  EXPECT_FALSE(watch_wanted(aligned_bin(4096, 4096)));
+  EXPECT_FALSE(watch_wanted(process_store, aligned_bin(4096, 4096)));
 }
 
 TEST_F(Watch, OffByTheOption) {

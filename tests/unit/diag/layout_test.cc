@@ -205,7 +205,7 @@ TEST(Layout, CountsWhatIsTakenAndWhereItWaits) {
     const void* const some = objects[0];
     for (size_t i = 10; i < objects.size(); ++i) free_object(objects[i]);
     uint64_t taken = 0;
-    visit_chunks(bin, [&](Descriptor& d) {
+    visit_chunks(process_store, bin, [&](Descriptor& d) {
       taken += reader.taken(reinterpret_cast<const char*>(&d));
       return true;
     });

@@ -27,7 +27,7 @@ class BinMisuse : public ::testing::Test {
 
   char* take(BinId bin) {
     void* object = nullptr;
-    EXPECT_EQ(take_objects(bin, &object, 1), 1u);
+    EXPECT_EQ(take_objects(process_store, bin, &object, 1), 1u);
     return static_cast<char*>(object);
   }
   // What giving these objects writes.
@@ -59,7 +59,7 @@ TEST_F(BinMisuse, ASecondGiveIsADoubleFree) {
     EXPECT_EQ(give(bin, {object}), "");
     EXPECT_EQ(give(bin, {object}), double_free(bin, object));
     EXPECT_EQ(give(bin, {object}), double_free(bin, object));
-    EXPECT_TRUE(check_bin(bin)) << index(bin);
+    EXPECT_TRUE(check_bin(process_store, bin)) << index(bin);
   }
 }
 
@@ -72,7 +72,7 @@ TEST_F(BinMisuse, TwiceInOneCallIsToldOnceForEachTooMuch) {
   EXPECT_FALSE(place_of(other).taken());
   char* const again = take(bin);
   EXPECT_EQ(give(bin, {again, again, again}), double_free(bin, again) + double_free(bin, again));
-  EXPECT_TRUE(check_bin(bin));
+  EXPECT_TRUE(check_bin(process_store, bin));
 }
 
 TEST_F(BinMisuse, AnInteriorPointerIsToldWithItsObject) {
@@ -113,7 +113,7 @@ TEST_F(BinMisuse, IgnoreIsSilentAndChangesNothing) {
   char* const object = take(bin);
   EXPECT_EQ(give(bin, {object + 8, object, object}), "");
   EXPECT_EQ(give(bin, {object}), "");
-  EXPECT_TRUE(check_bin(bin));
+  EXPECT_TRUE(check_bin(process_store, bin));
 }
 
 TEST_F(BinMisuse, ADamagedDescriptorIsToldAndNotUsed) {
@@ -150,7 +150,7 @@ TEST_F(BinMisuse, ADamagedDescriptorIsToldAndNotUsed) {
 TEST(BinMisuseDeathTest, AbortIsTheDefault) {
   const BinId bin = bin_of(64);
   void* object = nullptr;
-  ASSERT_EQ(take_objects(bin, &object, 1), 1u);
+  ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
   give_objects(bin, &object, 1, "free");
   EXPECT_DEATH(give_objects(bin, &object, 1, "free"), "folio: free\\(0x[0-9a-f]+\\): double free of a 64-byte object");
 }

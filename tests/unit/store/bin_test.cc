@@ -35,7 +35,7 @@ class Taken {
   void take(unsigned n) {
     for (unsigned i = 0; i < n; ++i) {
       void* object = nullptr;
-      ASSERT_EQ(take_objects(bin_, &object, 1), 1u);
+      ASSERT_EQ(take_objects(process_store, bin_, &object, 1), 1u);
       objects_.push_back(object);
     }
   }
@@ -65,7 +65,7 @@ TEST(Bin, TakesWhatIsAskedForAllDifferentAndAligned) {
     std::set<void*> seen;
     for (const unsigned want : {1u, 7u, 62u, 64u}) {
       void* objects[64] = {};
-      const unsigned got = take_objects(bin, objects, want);
+      const unsigned got = take_objects(process_store, bin, objects, want);
       ASSERT_GE(got, 1u);
       ASSERT_LE(got, want);
       // An empty chunk has as many as anybody may want, but for the bins of which it holds fewer.
@@ -81,18 +81,18 @@ TEST(Bin, TakesWhatIsAskedForAllDifferentAndAligned) {
         static_cast<char*>(objects[i])[0] = place.slot_end[-1] = 1;
       }
     }
-    EXPECT_TRUE(check_bin(bin)) << index(bin);
+    EXPECT_TRUE(check_bin(process_store, bin)) << index(bin);
     for (void* object : seen) {
       give_objects(bin, &object, 1, "test");
       EXPECT_FALSE(place_of(object).taken());
     }
-    EXPECT_TRUE(check_bin(bin)) << index(bin);
+    EXPECT_TRUE(check_bin(process_store, bin)) << index(bin);
   }
 }
 
 TEST(Bin, ObjectsOfOneTakeAscend) {
   void* objects[64];
-  ASSERT_EQ(take_objects(bin64, objects, 64), 64u);
+  ASSERT_EQ(take_objects(process_store, bin64, objects, 64), 64u);
   EXPECT_TRUE(std::is_sorted(objects, objects + 64));
   for (unsigned i = 1; i < 64; ++i) EXPECT_EQ(static_cast<char*>(objects[i]) - static_cast<char*>(objects[i - 1]), 64);
   give_objects(bin64, objects, 64, "test");
@@ -110,7 +110,7 @@ TEST(Bin, TheFullestFolioWithRoomIsTakenFromAndOfEqualsTheLowest) {
   taken.give(3 * 64 + 5, 3 * 64 + 45);   // partly
   taken.give(2 * 64 + 1);                // nearly full
   taken.give(1 * 64, 1 * 64 + 50);       // partly
-  EXPECT_TRUE(check_bin(bin64));
+  EXPECT_TRUE(check_bin(process_store, bin64));
   const std::vector<void*> expected = {object(2, 1), object(5, 10), object(5, 11)};
   for (void* next : expected) {
     taken.take(1);
@@ -148,22 +148,22 @@ TEST(Bin, LowerChunksBeforeHigherOnes) {
 TEST(Bin, ResidentObjectsFirst) {
   const BinId each = bin_of(32 * 1024);
   void* objects[20];
-  for (void*& object : objects) ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  for (void*& object : objects) ASSERT_EQ(take_objects(process_store, each, &object, 1), 1u);
   give_objects(each, objects, 20, "test");
-  purge_bins(PurgeWhich::kAll, ~size_t{0});
-  for (void*& object : objects) ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
+  for (void*& object : objects) ASSERT_EQ(take_objects(process_store, each, &object, 1), 1u);
   const PageDelta delta;
   give_objects(each, objects + 3, 1, "test");
-  purge_bins(PurgeWhich::kAll, ~size_t{0});
+  purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
   give_objects(each, objects + 13, 1, "test");  // the only one that is free and resident
   void* object = nullptr;
-  ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  ASSERT_EQ(take_objects(process_store, each, &object, 1), 1u);
   EXPECT_EQ(object, objects[13]) << "not the lowest";
-  ASSERT_EQ(take_objects(each, &object, 1), 1u);
+  ASSERT_EQ(take_objects(process_store, each, &object, 1), 1u);
   EXPECT_EQ(object, objects[3]);
   EXPECT_EQ(delta.dirty(), 0);
   give_objects(each, objects, 20, "test");
-  purge_bins(PurgeWhich::kAll, ~size_t{0});
+  purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
 }
 
 TEST(Bin, OneTakeReachesOverFoliosAndChunks) {
@@ -171,7 +171,7 @@ TEST(Bin, OneTakeReachesOverFoliosAndChunks) {
   taken.take(3 * 64);
   for (unsigned folio = 3; folio-- > 0;) taken.give(folio * 64, folio * 64 + 2);
   void* objects[6];
-  ASSERT_EQ(take_objects(bin64, objects, 6), 6u);
+  ASSERT_EQ(take_objects(process_store, bin64, objects, 6), 6u);
   EXPECT_TRUE(std::is_sorted(objects, objects + 6));
   give_objects(bin64, objects, 6, "test");
   // More of the largest than a chunk has left: they come from two chunks, if these are open already.
@@ -181,7 +181,7 @@ TEST(Bin, OneTakeReachesOverFoliosAndChunks) {
   Taken large(largest);
   large.take(2 * per_chunk);
   large.give(per_chunk - 3, per_chunk + 3);
-  ASSERT_EQ(take_objects(largest, objects, 6), 6u);
+  ASSERT_EQ(take_objects(process_store, largest, objects, 6), 6u);
   EXPECT_NE(chunk_start(objects[0]), chunk_start(objects[5]));
   give_objects(largest, objects, 6, "test");
 }
@@ -191,7 +191,7 @@ TEST(Bin, InOpenChunksOpensNone) {
   Taken(bin).take(1);  // so that there is one
   const size_t chunks = region_chunks();
   std::vector<void*> objects(1);
-  while (take_objects_in_open_chunks(bin, &objects.back(), 1) == 1) objects.push_back(nullptr);
+  while (take_objects_in_open_chunks(process_store, bin, &objects.back(), 1) == 1) objects.push_back(nullptr);
   EXPECT_EQ(objects.back(), nullptr);
   objects.pop_back();
   EXPECT_GE(objects.size(), info_of(bin).objects);
@@ -204,7 +204,7 @@ TEST(Bin, GivesObjectsOfManyFoliosAndChunksInOneCall) {
     std::vector<void*> objects;
     while (objects.size() < 62 * 4) {
       void* some[62];
-      const unsigned got = take_objects(bin, some, 62);
+      const unsigned got = take_objects(process_store, bin, some, 62);
       ASSERT_GE(got, 1u);
       objects.insert(objects.end(), some, some + got);
     }
@@ -213,7 +213,7 @@ TEST(Bin, GivesObjectsOfManyFoliosAndChunksInOneCall) {
       give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(62, objects.size() - i)), "test");
     }
     for (void* object : objects) EXPECT_FALSE(place_of(object).taken());
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
   }
 }
 
@@ -222,7 +222,8 @@ TEST(Bin, GivesRowsOfNeighboursUpAndDown) {
     const uint64_t before = taken_objects(bin);
     std::vector<void*> objects(2 * info_of(bin).objects + 200);  // over the ends of folios and chunks
     for (size_t at = 0; at < objects.size();) {
-      at += take_objects(bin, &objects[at], static_cast<unsigned>(std::min<size_t>(64, objects.size() - at)));
+      at += take_objects(process_store, bin, &objects[at],
+                         static_cast<unsigned>(std::min<size_t>(64, objects.size() - at)));
     }
     std::sort(objects.begin(), objects.end());
     std::mt19937 random(5);
@@ -236,7 +237,7 @@ TEST(Bin, GivesRowsOfNeighboursUpAndDown) {
       left -= n;
       ASSERT_EQ(taken_objects(bin), left) << "bin " << index(bin);
     }
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
   }
 }
 
@@ -267,12 +268,12 @@ TEST(Bin, ZeroSaysWhatIsTrue) {
     for (unsigned i = 0; i < 10; ++i) {
       void* object = nullptr;
       bool zero = false;
-      ASSERT_EQ(take_objects(bin, &object, 1, &zero), 1u);
+      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
       const auto bytes = static_cast<size_t>(place_of(object).slot_end - static_cast<char*>(object));
       if (zero) EXPECT_TRUE(all_zero(object, bytes)) << "bin " << index(bin);
       memset(object, 0xee, bytes);
       give_objects(bin, &object, 1, "test");
-      ASSERT_EQ(take_objects(bin, &object, 1, &zero), 1u);
+      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
       EXPECT_FALSE(zero) << "it was written to; bin " << index(bin);
       give_objects(bin, &object, 1, "test");
       all.take(1);
@@ -286,13 +287,13 @@ TEST(Bin, ZeroIsKnownOfWholePagesInAFreshChunk) {
     const BinId bin = aligned_bin(size, size);
     if (info_of(bin).size % page != 0) continue;
     std::set<char*> old_chunks;
-    visit_chunks(bin, [&](Descriptor& d) { return old_chunks.insert(d.chunk()).second; });
+    visit_chunks(process_store, bin, [&](Descriptor& d) { return old_chunks.insert(d.chunk()).second; });
     std::vector<void*> objects;
     unsigned known = 0;
     while (known < info_of(bin).objects) {
       bool zero = false;
       objects.push_back(nullptr);
-      ASSERT_EQ(take_objects(bin, &objects.back(), 1, &zero), 1u);
+      ASSERT_EQ(take_objects(process_store, bin, &objects.back(), 1, &zero), 1u);
       if (old_chunks.count(chunk_start(objects.back())) != 0) continue;
       ASSERT_TRUE(zero) << size;
       EXPECT_TRUE(all_zero(objects.back(), size));
@@ -304,7 +305,7 @@ TEST(Bin, ZeroIsKnownOfWholePagesInAFreshChunk) {
 
 // What a thread that was stopped for ever between two steps may leave behind, and worse.
 void lose_all_hints(BinId bin) {
-  visit_chunks(bin, [](Descriptor& d) {
+  visit_chunks(process_store, bin, [](Descriptor& d) {
     for (unsigned w = 0; w < d.hint_words(); ++w) {
       d.hint(kNearlyFull, w).store(0, order::relaxed);
       d.hint(kPartlyFull, w).store(0, order::relaxed);
@@ -331,7 +332,7 @@ void expect_passes(Body&& body) {
 size_t take_all(BinId bin) {
   void* objects[kFolioObjects];
   size_t count = 0;
-  for (unsigned got; (got = take_objects(bin, objects, kFolioObjects)) != 0; count += got) {
+  for (unsigned got; (got = take_objects(process_store, bin, objects, kFolioObjects)) != 0; count += got) {
     for (unsigned i = 0; i < got; ++i) memset(objects[i], 1, info_of(bin).size);
   }
   return count;
@@ -341,7 +342,7 @@ TEST(Bin, WithoutMemoryNothingIsTakenAndNothingIsLost) {
   expect_passes([] {
     void* object = nullptr;
     const BinId bin = bin_of(48);
-    if (take_objects(bin, &object, 1) != 1) return kFailed;
+    if (take_objects(process_store, bin, &object, 1) != 1) return kFailed;
     if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
     // What is committed still serves, and what is given back to it.
     take_all(bin);
@@ -349,10 +350,10 @@ TEST(Bin, WithoutMemoryNothingIsTakenAndNothingIsLost) {
     if (take_all(bin) != 1) return kFailed;
     const size_t reserved = region_bytes(), chunks = region_chunks(), metadata = metadata_bytes();
     for (unsigned i = 0; i < 1000; ++i) {
-      if (take_objects(bin, &object, 1) != 0) return kFailed;
+      if (take_objects(process_store, bin, &object, 1) != 0) return kFailed;
     }
     const bool same = region_bytes() == reserved && region_chunks() == chunks && metadata_bytes() == metadata;
-    return same && check_bin(bin) ? kPassed : kFailed;
+    return same && check_bin(process_store, bin) ? kPassed : kFailed;
   });
 }
 
@@ -360,9 +361,9 @@ TEST(Bin, WithoutMemoryNothingIsTakenAndNothingIsLost) {
 void fill_chunks(BinId bin) {
   const size_t chunks = region_chunks();
   void* object = nullptr;
-  while (region_chunks() == chunks && take_objects(bin, &object, 1) == 1) {
+  while (region_chunks() == chunks && take_objects(process_store, bin, &object, 1) == 1) {
   }
-  for (unsigned i = 1; i < info_of(bin).objects; ++i) take_objects(bin, &object, 1);
+  for (unsigned i = 1; i < info_of(bin).objects; ++i) take_objects(process_store, bin, &object, 1);
 }
 
 // Each failing malloc once took a chunk's address space for good.
@@ -374,10 +375,10 @@ TEST(Bin, MetadataThatRunsOutCostsNoAddressSpace) {
     while (metadata_alloc(64) != nullptr) {
     }
     void* object = nullptr;
-    if (take_objects(bin, &object, 1) != 0) return kFailed;
+    if (take_objects(process_store, bin, &object, 1) != 0) return kFailed;
     const size_t reserved = region_bytes(), chunks = region_chunks();
     for (unsigned i = 0; i < 1000; ++i) {
-      if (take_objects(bin, &object, 1) != 0) return kFailed;
+      if (take_objects(process_store, bin, &object, 1) != 0) return kFailed;
     }
     return region_bytes() == reserved && region_chunks() == chunks ? kPassed : kFailed;
   });
@@ -392,7 +393,7 @@ TEST(Bin, FewCallsCommitAChunk) {
               uint16_t committed = 0;
               for (unsigned i = 0; i < 6 * info_of(bin).objects; ++i) {
                 void* object = nullptr;
-                if (take_objects(bin, &object, 1) != 1) return kFailed;
+                if (take_objects(process_store, bin, &object, 1) != 1) return kFailed;
                 Descriptor* const d = place_of(object).descriptor;
                 const uint16_t now = d->committed.load(order::relaxed);
                 if (d == before && now == committed) continue;
@@ -402,7 +403,7 @@ TEST(Bin, FewCallsCommitAChunk) {
                 before = d;
                 committed = now;
               }
-              return chunks == 6 && steps <= 4 * 6 && check_bin(bin) ? kPassed : kFailed;
+              return chunks == 6 && steps <= 4 * 6 && check_bin(process_store, bin) ? kPassed : kFailed;
             }),
             kPassed);
 }
@@ -416,18 +417,18 @@ TEST(Bin, LostHintsAreMendedBeforeLong) {
   unsigned looks = 0;
   for (; looks < 20; ++looks) {
     lose_all_hints(bin);
-    EXPECT_FALSE(check_bin(bin));
+    EXPECT_FALSE(check_bin(process_store, bin));
     void* object = nullptr;
-    ASSERT_EQ(take_objects(bin, &object, 1), 1u) << "another chunk, if it must be";
+    ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u) << "another chunk, if it must be";
     give_objects(bin, &object, 1, "test");
     if (object == hidden) break;
   }
   EXPECT_LT(looks, 20u);
-  visit_chunks(bin, [](Descriptor& d) {
+  visit_chunks(process_store, bin, [](Descriptor& d) {
     mend_chunk(d);
     return true;
   });
-  EXPECT_TRUE(check_bin(bin));
+  EXPECT_TRUE(check_bin(process_store, bin));
 }
 
 TEST(Bin, RandomTakesAndGivesKeepEveryInvariant) {
@@ -438,7 +439,7 @@ TEST(Bin, RandomTakesAndGivesKeepEveryInvariant) {
     for (unsigned round = 0; round < rounds(400); ++round) {
       if (random() % 2 == 0 && held.size() < most) {
         void* objects[64];
-        const unsigned got = take_objects(bin, objects, 1 + random() % 64);
+        const unsigned got = take_objects(process_store, bin, objects, 1 + random() % 64);
         held.insert(held.end(), objects, objects + got);
       } else if (!held.empty()) {
         void* objects[62];
@@ -450,12 +451,12 @@ TEST(Bin, RandomTakesAndGivesKeepEveryInvariant) {
         }
         give_objects(bin, objects, n, "test");
       }
-      if (round % 50 == 0) ASSERT_TRUE(check_bin(bin)) << "bin " << index(bin) << " round " << round;
+      if (round % 50 == 0) ASSERT_TRUE(check_bin(process_store, bin)) << "bin " << index(bin) << " round " << round;
     }
     std::set<void*> distinct(held.begin(), held.end());
     ASSERT_EQ(distinct.size(), held.size());
     uint64_t taken_bits = 0;
-    visit_chunks(bin, [&](Descriptor& d) {
+    visit_chunks(process_store, bin, [&](Descriptor& d) {
       for (unsigned folio = 0; folio < d.info().folios; ++folio) {
         taken_bits += popcount(d.occupancy(folio).load(order::relaxed));
       }
@@ -463,7 +464,7 @@ TEST(Bin, RandomTakesAndGivesKeepEveryInvariant) {
     });
     EXPECT_EQ(taken_bits, held.size()) << "bin " << index(bin);
     for (void* object : held) give_objects(bin, &object, 1, "test");
-    ASSERT_TRUE(check_bin(bin));
+    ASSERT_TRUE(check_bin(process_store, bin));
   }
 }
 
@@ -478,7 +479,7 @@ TEST(Bin, ThreadsNeverShareAnObject) {
         for (unsigned round = 0; round < rounds(3000); ++round) {
           if (random() % 2 == 0 && held.size() < 48) {
             void* objects[16];
-            const unsigned got = take_objects(bin, objects, 1 + random() % 16);
+            const unsigned got = take_objects(process_store, bin, objects, 1 + random() % 16);
             for (unsigned i = 0; i < got; ++i) {
               *static_cast<uint64_t*>(objects[i]) = t;
               held.push_back(objects[i]);
@@ -495,8 +496,8 @@ TEST(Bin, ThreadsNeverShareAnObject) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_TRUE(check_bin(bin)) << index(bin);
-    visit_chunks(bin, [](Descriptor& d) {
+    EXPECT_TRUE(check_bin(process_store, bin)) << index(bin);
+    visit_chunks(process_store, bin, [](Descriptor& d) {
       for (unsigned folio = 0; folio < d.info().folios; ++folio) {
         EXPECT_EQ(d.occupancy(folio).load(order::relaxed), 0u);
       }
@@ -511,9 +512,9 @@ class CheckBin : public ::testing::Test {
   void expect_found(Word& word, uint64_t changed, const char* what) {
     const uint64_t before = word.exchange(changed, order::relaxed);
     ASSERT_NE(before, changed) << what << ": nothing was changed";
-    EXPECT_FALSE(check_bin(bin_)) << what;
+    EXPECT_FALSE(check_bin(process_store, bin_)) << what;
     word.store(before, order::relaxed);
-    ASSERT_TRUE(check_bin(bin_)) << what;
+    ASSERT_TRUE(check_bin(process_store, bin_)) << what;
   }
   const BinId bin_ = bin_of(3000);
 };
@@ -523,7 +524,7 @@ TEST_F(CheckBin, SeesEachInvariantBroken) {
   taken.take(3 * 64);
   taken.give(64 + 2, 64 + 40);
   taken.give(1);
-  ASSERT_TRUE(check_bin(bin_));
+  ASSERT_TRUE(check_bin(process_store, bin_));
   auto& d = *static_cast<Descriptor*>(descriptor_at(taken.at(0)));
   const unsigned slot = window_slot(d.first);
   const auto without = [](const Word& word, unsigned bit) { return word.load(order::relaxed) & ~(uint64_t{1} << bit); };
@@ -545,7 +546,7 @@ TEST_F(CheckBin, SeesEachInvariantBroken) {
   ASSERT_NE(d.info().last_valid, ~uint64_t{0});
   expect_found(d.occupancy(last), d.info().last_valid + 1, "a bit that is no object");
   d.seal ^= 1;
-  EXPECT_FALSE(check_bin(bin_)) << "the seal";
+  EXPECT_FALSE(check_bin(process_store, bin_)) << "the seal";
   d.seal ^= 1;
 }
 

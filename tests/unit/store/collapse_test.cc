@@ -49,7 +49,7 @@ void give(const std::vector<void*>& objects) { give_many(bin, objects); }
 // All that are dense now.
 unsigned collapse_all() {
   unsigned done = 0;
-  visit_chunks(bin, [&](Descriptor& d) {
+  visit_chunks(process_store, bin, [&](Descriptor& d) {
     done += collapse_if_dense(d) ? 1 : 0;
     return true;
   });
@@ -89,7 +89,7 @@ TEST(Collapse, ABinsFirstChunksWhenTheyAreFull) {
         << "what lies before the first and behind the last";
     EXPECT_EQ(delta.dirty(), 0);
     for (void* object : objects) EXPECT_EQ(static_cast<char*>(object)[99], 7);
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
     EXPECT_EQ(collapse_all(), 0u) << "nothing is left to do";
   });
 }
@@ -104,7 +104,7 @@ TEST(Collapse, NotWhatHasRoom) {
     give(objects);
     collapse_all();
     EXPECT_EQ(huge_bytes(chunk_start(objects.front())), 0u);
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
   });
 }
 
@@ -119,13 +119,13 @@ TEST(Collapse, AChunkThatFillsUpAgain) {
       const std::vector<void*> freed(objects.begin(), objects.begin() + objects.size() * 9 / 10);
       objects.erase(objects.begin(), objects.begin() + objects.size() * 9 / 10);
       give(freed);
-      EXPECT_GT(purge_bins(PurgeWhich::kAll, ~size_t{0}), kChunkBytes / 2);
+      EXPECT_GT(purge_bins(process_store, PurgeWhich::kAll, ~size_t{0}), kChunkBytes / 2);
       EXPECT_EQ(huge_bytes(chunk), 0u);
       collapse_all();
       EXPECT_EQ(huge_bytes(chunk), 0u) << "it is nearly empty";
       const auto again = take(freed.size());
       objects.insert(objects.end(), again.begin(), again.end());
-      EXPECT_TRUE(check_bin(bin));
+      EXPECT_TRUE(check_bin(process_store, bin));
     }
     for (void* object : objects) ASSERT_EQ(static_cast<char*>(object)[99], 7);
   });
@@ -136,7 +136,7 @@ TEST(Collapse, NoneWhereTheyAreRefused) {
     const auto objects = take(info_of(bin).objects);
     options.huge_pages = kHugePagesNever;
     options.decay = 10;
-    for (unsigned i = 0; i < 20; ++i, sleep_ms(50)) EXPECT_FALSE(collapse_dense_chunks());
+    for (unsigned i = 0; i < 20; ++i, sleep_ms(50)) EXPECT_FALSE(collapse_dense_chunks(process_store));
     EXPECT_EQ(huge_bytes(chunk_start(objects.front())), 0u);
   });
 }
@@ -147,27 +147,27 @@ TEST(Collapse, WhatHasStayedDenseFromOneLookToTheNext) {
     auto objects = take(info_of(bin).objects);
     char* const chunk = chunk_start(objects.front());
     Descriptor& d = *place_of(objects.front()).descriptor;
-    EXPECT_TRUE(collapse_dense_chunks()) << "it is waited for";
+    EXPECT_TRUE(collapse_dense_chunks(process_store)) << "it is waited for";
     EXPECT_EQ(d.backing(), Backing::kDense);
-    EXPECT_TRUE(collapse_dense_chunks()) << "too early";
+    EXPECT_TRUE(collapse_dense_chunks(process_store)) << "too early";
     EXPECT_EQ(huge_bytes(chunk), 0u);
     // Something of it goes: it has to wait once more.
     const std::vector<void*> some(objects.begin(), objects.begin() + 100);
     give(some);
-    EXPECT_GT(purge_bins(PurgeWhich::kAll, ~size_t{0}), 0u);
+    EXPECT_GT(purge_bins(process_store, PurgeWhich::kAll, ~size_t{0}), 0u);
     EXPECT_EQ(d.backing(), Backing::kSmallPurged);
     EXPECT_EQ(take(100).size(), 100u);
     sleep_ms(600);
-    EXPECT_TRUE(collapse_dense_chunks());
+    EXPECT_TRUE(collapse_dense_chunks(process_store));
     EXPECT_EQ(d.backing(), Backing::kDense);
     EXPECT_EQ(huge_bytes(chunk), 0u);
     sleep_ms(600);
-    EXPECT_TRUE(collapse_dense_chunks());
+    EXPECT_TRUE(collapse_dense_chunks(process_store));
     EXPECT_EQ(d.backing(), Backing::kHuge);
     EXPECT_EQ(huge_bytes(chunk), kChunkBytes);
     sleep_ms(600);
-    EXPECT_FALSE(collapse_dense_chunks()) << "nothing is left to do";
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_FALSE(collapse_dense_chunks(process_store)) << "nothing is left to do";
+    EXPECT_TRUE(check_bin(process_store, bin));
   });
 }
 
@@ -210,7 +210,7 @@ TEST(Collapse, BesideEverythingElse) {
       });
     }
     threads.emplace_back([&] {
-      while (!stop) purge_bins(PurgeWhich::kAll, ~size_t{0});
+      while (!stop) purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
     });
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     unsigned done = 0;
@@ -218,8 +218,8 @@ TEST(Collapse, BesideEverythingElse) {
     EXPECT_GT(done, 0u);
     stop = true;
     for (auto& thread : threads) thread.join();
-    purge_bins(PurgeWhich::kAll, ~size_t{0});
-    EXPECT_TRUE(check_bin(bin));
+    purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
+    EXPECT_TRUE(check_bin(process_store, bin));
   });
 }
 

@@ -30,7 +30,7 @@ void take_chunk_one_by_one(BinId bin, Visit&& visit) {
   const char* chunk = nullptr;
   for (;;) {
     void* object = nullptr;
-    ASSERT_EQ(take_objects(bin, &object, 1), 1u);
+    ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
     if (chunk == nullptr) chunk = chunk_start(object);
     if (chunk_start(object) != chunk) return;
     visit(static_cast<char*>(object));

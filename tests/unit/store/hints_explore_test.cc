@@ -20,7 +20,7 @@ class HintsExplore : public ::testing::TestWithParam<size_t> {
   void take(unsigned n) {
     for (unsigned i = 0; i < n; ++i) {
       void* object = nullptr;
-      ASSERT_EQ(take_objects(bin_, &object, 1), 1u);
+      ASSERT_EQ(take_objects(process_store, bin_, &object, 1), 1u);
       taken_.push_back(object);
     }
   }
@@ -50,7 +50,7 @@ class HintsExplore : public ::testing::TestWithParam<size_t> {
   // Interrupts `body` at each of its points by `others`, each time from a fresh start of `before` objects taken.
   void interrupt(unsigned before, const std::function<void()>& body, const std::function<void()>& others) {
     void* object = nullptr;
-    ASSERT_EQ(take_objects(bin_, &object, 1), 1u);
+    ASSERT_EQ(take_objects(process_store, bin_, &object, 1), 1u);
     first_ = object;
     give_objects(bin_, &object, 1, "test");
     unsigned points = 0;
@@ -58,9 +58,9 @@ class HintsExplore : public ::testing::TestWithParam<size_t> {
       take(before);
       if (!explore_at(point, body, others)) break;
       ++points;
-      ASSERT_TRUE(check_bin(bin_)) << "a hint is lost at point " << point;
+      ASSERT_TRUE(check_bin(process_store, bin_)) << "a hint is lost at point " << point;
       give(static_cast<unsigned>(taken_.size()));
-      ASSERT_TRUE(check_bin(bin_)) << point;
+      ASSERT_TRUE(check_bin(process_store, bin_)) << point;
     }
     give(static_cast<unsigned>(taken_.size()));
     EXPECT_GT(points, 3u) << "nothing was interrupted";
@@ -127,14 +127,14 @@ TEST_P(HintsExplore, GiveOfAWholeFolioWhileOthersLook) {
 
 TEST_P(HintsExplore, PurgeWhileOthersTakeAndGive) {
   interrupt(
-      30, [&] { purge_bins(PurgeWhich::kAll, ~size_t{0}); },
+      30, [&] { purge_bins(process_store, PurgeWhich::kAll, ~size_t{0}); },
       [&] {
         give(20);
         take(30);
         look();
       });
   interrupt(
-      30, [&] { purge_bins(PurgeWhich::kAll, ~size_t{0}); },
+      30, [&] { purge_bins(process_store, PurgeWhich::kAll, ~size_t{0}); },
       [&] {
         take(25);
         look();

@@ -38,7 +38,8 @@ std::vector<void*> take_filled(BinId bin, unsigned n) {
   std::vector<void*> objects;
   while (objects.size() < n) {
     void* some[64];
-    const unsigned got = take_objects(bin, some, std::min<unsigned>(64, n - static_cast<unsigned>(objects.size())));
+    const unsigned got =
+        take_objects(process_store, bin, some, std::min<unsigned>(64, n - static_cast<unsigned>(objects.size())));
     EXPECT_GE(got, 1u);
     objects.insert(objects.end(), some, some + got);
   }
@@ -61,7 +62,7 @@ struct Recount {
   int64_t resident = 0, dirty = 0;
   Recount() {
     for (const BinId bin : all_bins()) {
-      visit_chunks(bin, [&](Descriptor& d) {
+      visit_chunks(process_store, bin, [&](Descriptor& d) {
         add(d);
         return true;
       });
@@ -89,16 +90,16 @@ void expect_exact_accounts() {
 class Purge : public ::testing::TestWithParam<bool> {
  protected:
   Purge() {
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     if (GetParam()) EXPECT_TRUE(housekeeper_enter());
   }
   ~Purge() override {
     if (GetParam()) housekeeper_forget();
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(delta_.resident(), 0);
     EXPECT_EQ(delta_.dirty(), 0);
     expect_exact_accounts();
-    for (const BinId bin : all_bins()) EXPECT_TRUE(check_bin(bin)) << index(bin);
+    for (const BinId bin : all_bins()) EXPECT_TRUE(check_bin(process_store, bin)) << index(bin);
   }
   PageDelta delta_;
 };
@@ -118,14 +119,14 @@ TEST_P(Purge, AccountsFollowABinThroughItsLife) {
     expect_exact_accounts();
     const auto dirty = static_cast<size_t>(delta_.dirty());
     const uint64_t before = delta_.purged();
-    const size_t purged = purge_bins(PurgeWhich::kAll, kNoLimit);
+    const size_t purged = purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(purged, delta_.purged() - before);
     // Runs also reach over what was never touched; the accounts hold a whole last folio where a chunk has part of one.
     EXPECT_LE(purged, dirty + 2 * kChunkBytes) << "bin " << index(bin);
     EXPECT_GE(purged + kChunkBytes / 4, dirty) << "bin " << index(bin);
     EXPECT_EQ(delta_.resident(), 0) << "bin " << index(bin);
     EXPECT_EQ(delta_.dirty(), 0) << "bin " << index(bin);
-    EXPECT_EQ(purge_bins(PurgeWhich::kAll, kNoLimit), 0u) << "nothing twice; bin " << index(bin);
+    EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAll, kNoLimit), 0u) << "nothing twice; bin " << index(bin);
   }
 }
 
@@ -135,7 +136,7 @@ TEST_P(Purge, PurgedObjectsReadAsZero) {
     std::vector<void*> objects = take_filled(bin, several(bin));
     std::vector<void*> freed = objects;
     give(bin, objects);
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     for (void* object : freed) {
       // The last page of a chunk's last object may be one that it shares with the unused end.
       if (place_of(object).object + 1 == info_of(bin).objects) continue;
@@ -155,7 +156,7 @@ TEST_P(Purge, WhatIsTakenKeepsItsContents) {
         freed.pop_back();
       }
       give(bin, freed);
-      purge_bins(PurgeWhich::kAll, kNoLimit);
+      purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
       for (void* object : kept) ASSERT_TRUE(filled(object)) << "bin " << index(bin) << ", every " << every;
       expect_exact_accounts();
       give(bin, kept);
@@ -167,11 +168,11 @@ TEST_P(Purge, OnlyWhatHasAgedGoesOnATick) {
   for (const BinId bin : all_bins()) {
     std::vector<void*> first = take_filled(bin, several(bin)), second;
     give(bin, first);
-    EXPECT_EQ(purge_bins(PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
-    age_bins();
+    EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
+    age_bins(process_store);
     EXPECT_EQ(delta_.dirty(), delta_.resident());
     EXPECT_GT(delta_.dirty(), 0) << "marking purges nothing";
-    EXPECT_GT(purge_bins(PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
+    EXPECT_GT(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
     EXPECT_EQ(delta_.dirty(), 0) << "bin " << index(bin);
   }
 }
@@ -182,12 +183,13 @@ TEST_P(Purge, TakingClearsTheMark) {
     const auto n = static_cast<unsigned>(os::page_bytes() / info_of(bin).size + 1);
     std::vector<void*> objects = take_filled(bin, n);
     give(bin, objects);
-    age_bins();
+    age_bins(process_store);
     objects = take_filled(bin, n);
     give(bin, objects);
-    EXPECT_EQ(purge_bins(PurgeWhich::kAged, kNoLimit), 0u) << "used since it was marked; bin " << index(bin);
-    age_bins();
-    EXPECT_GT(purge_bins(PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
+    EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), 0u)
+        << "used since it was marked; bin " << index(bin);
+    age_bins(process_store);
+    EXPECT_GT(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
   }
 }
 
@@ -202,7 +204,7 @@ TEST_P(Purge, GoesInStepsOfAboutWhatIsAsked) {
   sum = delta_.dirty();
   unsigned steps = 0;
   size_t purged = 0, step = 0;
-  while ((step = purge_bins(PurgeWhich::kAll, kMiB)) != 0) {
+  while ((step = purge_bins(process_store, PurgeWhich::kAll, kMiB)) != 0) {
     EXPECT_LE(step, kMiB + kPurgeRunBytes + 2 * kMiB) << "a run or a folio more than asked";
     purged += step;
     ++steps;
@@ -217,7 +219,7 @@ TEST_P(Purge, GoesInStepsOfAboutWhatIsAsked) {
 unsigned aged_chunks(const std::vector<BinId>& some) {
   unsigned n = 0;
   for (const BinId bin : some) {
-    visit_chunks(bin, [&](Descriptor& d) {
+    visit_chunks(process_store, bin, [&](Descriptor& d) {
       uint64_t any = 0;
       for (unsigned w = 0; w < kPageWords; ++w) any |= d.aged(w).load(order::relaxed);
       n += any != 0;
@@ -239,7 +241,7 @@ TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
   PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 4, false};
   bool complete = false;
   for (unsigned before = 0; !complete;) {
-    const PurgeStepDone done = purge_bins_step(round, step);
+    const PurgeStepDone done = purge_bins_step(process_store, round, step);
     EXPECT_EQ(done.purged, 0u);
     EXPECT_TRUE(done.worthwhile || done.complete);
     complete = done.complete;
@@ -253,7 +255,7 @@ TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
   step = {PurgeWhich::kAged, kMiB, kChunkShift, ~0u, false};
   unsigned steps = 0;
   for (complete = false; !complete; ++steps) {
-    const PurgeStepDone done = purge_bins_step(round, step);
+    const PurgeStepDone done = purge_bins_step(process_store, round, step);
     EXPECT_LE(done.purged, 4 * kMiB);
     complete = done.complete;
   }
@@ -268,16 +270,16 @@ TEST_P(Purge, AStepThatGoesAroundEndsWhereItCameIn) {
   give(other, others);
   PurgeRound round;
   PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 5, false};
-  EXPECT_EQ(purge_bins_step(round, step).purged, 0u);
+  EXPECT_EQ(purge_bins_step(process_store, round, step).purged, 0u);
   const unsigned all = aged_chunks(all_bins());
   EXPECT_EQ(all, 5u);
   // Goes by the others, and by those five: once, or what it ages there would go in the same step.
   step = {PurgeWhich::kAged, kNoLimit, kChunkShift, ~0u, true};
   const int64_t dirty = delta_.dirty();
-  EXPECT_GT(purge_bins_step(round, step).purged, 0u) << "the five";
+  EXPECT_GT(purge_bins_step(process_store, round, step).purged, 0u) << "the five";
   EXPECT_LT(delta_.dirty(), dirty);
   EXPECT_GE(delta_.dirty(), 2 * static_cast<int64_t>(kChunkBytes)) << "the others";
-  purge_bins_step(round, step);
+  purge_bins_step(process_store, round, step);
   EXPECT_EQ(delta_.dirty(), 0);
 }
 
@@ -286,7 +288,7 @@ TEST_P(Purge, NeighboursGoInOneCall) {
     std::vector<void*> objects = take_filled(bin, info_of(bin).objects);
     give(bin, objects);
     const uint64_t before = delta_.calls();
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_LE(delta_.calls() - before, kChunkBytes / kPurgeRunBytes + 2) << "bin " << index(bin);
   }
 }
@@ -301,23 +303,23 @@ TEST_P(Purge, WhatTheKernelRefusedIsTriedAgainWhenSomethingChangedOrAllIsToGo) {
       GTEST_SKIP() << "no memory may be locked here";
     }
     give(bin, objects);
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_GT(delta_.dirty(), 0) << "what is locked stays";
     EXPECT_EQ(delta_.dirty(), delta_.resident());
     expect_exact_accounts();
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
     const PageDelta refused;
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(refused.calls(), 0u) << "not again and again";
     void* again = nullptr;
-    ASSERT_EQ(take_objects(bin, &again, 1), 1u);
+    ASSERT_EQ(take_objects(process_store, bin, &again, 1), 1u);
     give_objects(bin, &again, 1, "test");
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_GT(refused.calls(), 0u) << "something of it was freed";
     EXPECT_GT(delta_.dirty(), 0);
     unlock_page(locked);
-    retry_refused();
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    retry_refused(process_store);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(delta_.dirty(), 0) << "bin " << index(bin);
   }
 }
@@ -328,7 +330,7 @@ TEST_P(Purge, MemoryReallyGoes) {
   std::vector<void*> objects = take_filled(bin, static_cast<unsigned>(64 * kMiB / 64));
   const size_t before = os::resident_bytes();
   give(bin, objects);
-  EXPECT_GE(purge_bins(PurgeWhich::kAll, kNoLimit), 64 * kMiB);
+  EXPECT_GE(purge_bins(process_store, PurgeWhich::kAll, kNoLimit), 64 * kMiB);
   EXPECT_LT(os::resident_bytes(), before - 60 * kMiB);
 }
 
@@ -352,16 +354,16 @@ TEST_P(Purge, RandomUseKeepsTheAccountsExact) {
       }
       give(bin, some);
     } else if (what < 95) {
-      purge_bins(PurgeWhich::kAged, random() % 2 == 0 ? kNoLimit : 64 * kKiB);
+      purge_bins(process_store, PurgeWhich::kAged, random() % 2 == 0 ? kNoLimit : 64 * kKiB);
     } else if (what < 97) {
-      purge_bins(PurgeWhich::kAll, random() % 2 == 0 ? kNoLimit : 64 * kKiB);
+      purge_bins(process_store, PurgeWhich::kAll, random() % 2 == 0 ? kNoLimit : 64 * kKiB);
     } else {
-      age_bins();
+      age_bins(process_store);
     }
     if (round % 100 == 0) expect_exact_accounts();
   }
   for (const BinId bin : all_bins()) {
-    ASSERT_TRUE(check_bin(bin)) << index(bin);
+    ASSERT_TRUE(check_bin(process_store, bin)) << index(bin);
     give(bin, held[index(bin)]);
   }
   EXPECT_EQ(delta_.dirty(), delta_.resident());
@@ -372,8 +374,8 @@ TEST_P(Purge, ThreadsUseWhatAnotherPurges) {
   std::atomic<bool> stop{false};
   std::thread purger([&] {
     for (unsigned i = 0; !stop.load(std::memory_order_relaxed); ++i) {
-      age_bins();
-      purge_bins(i % 2 == 0 ? PurgeWhich::kAll : PurgeWhich::kAged, i % 3 == 0 ? 256 * kKiB : kNoLimit);
+      age_bins(process_store);
+      purge_bins(process_store, i % 2 == 0 ? PurgeWhich::kAll : PurgeWhich::kAged, i % 3 == 0 ? 256 * kKiB : kNoLimit);
     }
   });
   std::vector<std::thread> users;

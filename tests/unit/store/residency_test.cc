@@ -45,12 +45,12 @@ std::vector<void*> take_chunk(BinId bin, Look&& look) {
   std::vector<void*> objects;
   void* some[kFolioObjects];
   unsigned got;
-  while ((got = take_objects_in_open_chunks(bin, some, kFolioObjects)) != 0) {
+  while ((got = take_objects_in_open_chunks(process_store, bin, some, kFolioObjects)) != 0) {
     objects.insert(objects.end(), some, some + got);
   }
   const size_t before = objects.size();
   while (objects.size() - before < info_of(bin).objects) {
-    got = take_objects(bin, some, kFolioObjects);
+    got = take_objects(process_store, bin, some, kFolioObjects);
     EXPECT_NE(got, 0u);
     for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
     objects.insert(objects.end(), some, some + got);
@@ -160,7 +160,7 @@ TEST(Residency, PagesAheadAreASixteenthOfWhatIsBelow) {
           reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(d.slot(info_of(bin).objects)), page));
       EXPECT_EQ(resident_pages(end, 2 * kChunkBytes), 0u) << size << ": nothing behind the last object";
       if (size == 64) EXPECT_GE(ahead_most, kAheadMost / 2) << "pages do come together";
-      EXPECT_TRUE(check_bin(bin));
+      EXPECT_TRUE(check_bin(process_store, bin));
       give(bin, objects);
     }
   });
@@ -174,15 +174,15 @@ TEST(Residency, WhatCameAheadIsDirtyAndGoesLikeIt) {
     std::vector<void*> objects;
     // Until the last take made something resident that is not taken.
     while (delta.dirty() < static_cast<int64_t>(32 * kKiB)) {
-      const unsigned got = take_objects(bin, some, kFolioObjects);
+      const unsigned got = take_objects(process_store, bin, some, kFolioObjects);
       for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
       objects.insert(objects.end(), some, some + got);
       ASSERT_LT(objects.size(), info_of(bin).objects);
     }
     const auto dirty = static_cast<size_t>(delta.dirty());
     EXPECT_EQ(delta.resident(), static_cast<int64_t>(objects.size() * 64 + dirty));
-    age_bins();
-    EXPECT_EQ(purge_bins(PurgeWhich::kAged, kNoLimit), dirty);
+    age_bins(process_store);
+    EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), dirty);
     EXPECT_EQ(delta.dirty(), 0);
     Descriptor& d = *place_of(objects[0]).descriptor;
     EXPECT_EQ(marked_pages(d), objects.size() / kFolioObjects);
@@ -196,7 +196,7 @@ TEST(Residency, WhatAProgramNeverTouchesStaysUntouched) {
     for (const size_t size : {1088, 2112, 3000}) {
       void* some[kFolioObjects];
       for (unsigned taken = 0; taken < info_of(bin_of(size)).objects;) {
-        const unsigned got = take_objects(bin_of(size), some, kFolioObjects);
+        const unsigned got = take_objects(process_store, bin_of(size), some, kFolioObjects);
         ASSERT_NE(got, 0u);
         taken += got;
       }
@@ -217,16 +217,17 @@ TEST(Residency, AfterAPurgePagesComeTogetherAgain) {
     std::vector<void*> given(objects.begin() + static_cast<ptrdiff_t>(half), objects.end());
     given.erase(given.begin() + static_cast<ptrdiff_t>(kept - half));
     give(bin, given);
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(marked_pages(d), half / kFolioObjects + 1);
     void* some[kFolioObjects];
-    EXPECT_EQ(take_objects(bin, some, kFolioObjects - 1), kFolioObjects - 1u) << "the fullest folio, that of the kept";
+    EXPECT_EQ(take_objects(process_store, bin, some, kFolioObjects - 1), kFolioObjects - 1u)
+        << "the fullest folio, that of the kept";
     EXPECT_EQ(marked_pages(d), half / kFolioObjects + 1);
-    EXPECT_EQ(take_objects(bin, some, 1), 1u);
+    EXPECT_EQ(take_objects(process_store, bin, some, 1), 1u);
     EXPECT_EQ(marked_pages(d), half / kFolioObjects + 1 + half / kFolioObjects / 16);
     EXPECT_EQ(resident_pages(d.chunk(), kChunkBytes), half / kFolioObjects + 1 + half / kFolioObjects / 16);
     for (unsigned i = 0; i < 64; ++i) ASSERT_EQ(static_cast<char*>(objects[kept])[i], 77);
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
   });
 }
 
@@ -239,7 +240,7 @@ TEST(Residency, WithoutTheSystemCallPagesComeOneByOne) {
       EXPECT_LE(resident_pages(d.chunk(), kChunkBytes) * os::page_bytes(), taken + os::page_bytes());
     });
     EXPECT_EQ(delta.dirty(), 0);
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
     return ::testing::Test::HasFailure() ? kFailed : kPassed;
   });
   if (result == kCannot) GTEST_SKIP() << "no filters here";
@@ -264,7 +265,7 @@ TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
         });
         if (chunk < 4) EXPECT_EQ(huge, 0u) << size << ": chunk " << chunk;
         objects.insert(objects.end(), more.begin(), more.end());
-        EXPECT_TRUE(check_bin(bin));
+        EXPECT_TRUE(check_bin(process_store, bin));
       }
       // None where the kernel has no huge pages; else all from some chunk on.
       if (huge != 0) EXPECT_GE(huge, 4u) << size;
@@ -272,7 +273,7 @@ TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
       // What lies outside of the objects goes with the huge page.
       EXPECT_LE(delta.dirty(), delta.resident());
       EXPECT_GE(delta.dirty() + static_cast<int64_t>(huge * 16 * kPageBytesLeast), delta.resident());
-      purge_bins(PurgeWhich::kAll, kNoLimit);
+      purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
       EXPECT_EQ(delta.resident(), 0) << size;
     }
   });
@@ -291,9 +292,9 @@ TEST(Residency, TheEndsOfAHugePageGoWithTheFirstPart) {
     std::sort(given.begin(), given.end());
     given.erase(given.begin() + static_cast<ptrdiff_t>(given.size() / 2));
     give(bin, given);
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 1u);
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
   });
 }
 
@@ -306,7 +307,7 @@ TEST(Residency, AHugePageGoesAsAWhole) {
     const PageDelta delta;
     const std::vector<void*> given(objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end());
     give(bin, given);
-    EXPECT_EQ(purge_bins(PurgeWhich::kAll, kNoLimit), kChunkBytes);
+    EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAll, kNoLimit), kChunkBytes);
     EXPECT_EQ(delta.calls(), 1u);
     EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 0u);
   });
@@ -320,18 +321,18 @@ TEST(Residency, AHugePageThatComesBackCountsAsAWhole) {
     if (!is_huge(last)) return;  // the kernel has none
     const PageDelta delta;
     give(bin, {objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end()});
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(marked_pages(last), 0u);
     void* object = nullptr;
-    ASSERT_EQ(take_objects(bin, &object, 1), 1u);
+    ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
     EXPECT_EQ(chunk_start(object), last.chunk());
     EXPECT_EQ(marked_pages(last), ChunkPages(last).count());
     EXPECT_EQ(delta.resident(), 0);
     const auto page = static_cast<int64_t>(os::page_bytes());
     EXPECT_EQ(delta.dirty(), ChunkPages(last).in_use().count() * page - page);
-    EXPECT_TRUE(check_bin(bin));
+    EXPECT_TRUE(check_bin(process_store, bin));
     // What is not used of it goes.
-    purge_bins(PurgeWhich::kAll, kNoLimit);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_EQ(marked_pages(last), 1u);
     EXPECT_EQ(delta.dirty(), 0);
   });
@@ -356,22 +357,23 @@ TEST(Residency, WithoutRoomOnlyWhatIsThereIsHandedOut) {
       const BinId bin = bin_of(size);
       std::vector<void*> objects(2 * kFolioObjects);
       const auto most = static_cast<unsigned>(objects.size());
-      for (unsigned taken = 0; taken < most;) taken += take_objects(bin, objects.data() + taken, most - taken);
+      for (unsigned taken = 0; taken < most;)
+        taken += take_objects(process_store, bin, objects.data() + taken, most - taken);
       memory_room.most_small.set(held_bytes());
       for (void*& object : objects) {
         give(bin, {object});
-        ASSERT_EQ(take_objects(bin, &object, 1), 1u) << size;
+        ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u) << size;
       }
       // The rest of what is there, and then no more.
       void* object = nullptr;
       unsigned more = 0;
-      while (more < 1000 && take_objects(bin, &object, 1) == 1) ++more;
+      while (more < 1000 && take_objects(process_store, bin, &object, 1) == 1) ++more;
       EXPECT_LT(more, 300u) << size;
-      EXPECT_EQ(take_objects(bin, &object, 1), 0u);
+      EXPECT_EQ(take_objects(process_store, bin, &object, 1), 0u);
       EXPECT_LE(held_bytes(), memory_room.most_small.get() + 4096) << size;
       memory_room.most_small.set(MemoryRoom::kUnlimited);
-      EXPECT_EQ(take_objects(bin, &object, 1), 1u);
-      EXPECT_TRUE(check_bin(bin));
+      EXPECT_EQ(take_objects(process_store, bin, &object, 1), 1u);
+      EXPECT_TRUE(check_bin(process_store, bin));
     }
   });
 }

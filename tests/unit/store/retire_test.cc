@@ -35,7 +35,7 @@ void give(BinId bin, const std::vector<void*>& objects) { give_many(bin, objects
 
 unsigned chunks_of(BinId bin) {
   unsigned n = 0;
-  visit_chunks(bin, [&](Descriptor&) {
+  visit_chunks(process_store, bin, [&](Descriptor&) {
     ++n;
     return true;
   });
@@ -55,7 +55,7 @@ TEST(Retire, EveryChunkOfWhichNothingIsTaken) {
       const PageDelta delta;
       const auto objects = take(bin, 5 * info_of(bin).objects);
       ASSERT_EQ(objects.size(), size_t{5} * info_of(bin).objects);
-      EXPECT_EQ(retire_free_chunks(), 0u) << "nothing is free";
+      EXPECT_EQ(retire_free_chunks(process_store), 0u) << "nothing is free";
       const size_t reserved = region_chunks();
       // One object of the third chunk stays.
       std::vector<void*> given = objects;
@@ -63,25 +63,25 @@ TEST(Retire, EveryChunkOfWhichNothingIsTaken) {
       memset(kept, 77, info_of(bin).size);
       given.erase(given.begin() + info_of(bin).objects * 5 / 2);
       give(bin, given);
-      EXPECT_EQ(retire_free_chunks(), 4u);
+      EXPECT_EQ(retire_free_chunks(process_store), 4u);
       EXPECT_EQ(chunks_of(bin), 1u);
       EXPECT_EQ(region_chunks(), reserved - 4);
       for (void* object : given) {
         if (chunk_start(object) != chunk_start(kept)) ASSERT_EQ(place_of(object).descriptor, nullptr);
       }
-      EXPECT_TRUE(check_bin(bin));
+      EXPECT_TRUE(check_bin(process_store, bin));
       for (size_t i = 0; i < info_of(bin).size; ++i) ASSERT_EQ(static_cast<char*>(kept)[i], 77);
       // The bin goes on, and other bins may have what it left.
       const BinId other = bin_of(info_of(bin).size == 3008 ? 100 : 3000);
       const auto others = take(other, 3 * info_of(other).objects);
       const auto more = take(bin, 4 * info_of(bin).objects);
       EXPECT_EQ(more.size(), size_t{4} * info_of(bin).objects);
-      EXPECT_TRUE(check_bin(bin));
-      EXPECT_TRUE(check_bin(other));
+      EXPECT_TRUE(check_bin(process_store, bin));
+      EXPECT_TRUE(check_bin(process_store, other));
       give(bin, more);
       give(other, others);
       give(bin, {kept});
-      retire_free_chunks();
+      retire_free_chunks(process_store);
       EXPECT_EQ(delta.resident(), 0);
       EXPECT_EQ(delta.dirty(), 0);
     });
@@ -95,15 +95,15 @@ TEST(Retire, NewChunksReadAsZero) {
       const auto objects = take(bin, 3 * info_of(bin).objects);
       for (void* object : objects) memset(object, 1, 100);
       give(bin, objects);
-      EXPECT_EQ(retire_free_chunks(), 3u);
+      EXPECT_EQ(retire_free_chunks(process_store), 3u);
       const BinId other = bin_of(16 * kKiB);
       void* object = nullptr;
       bool zero = false;
-      ASSERT_EQ(take_objects(other, &object, 1, &zero), 1u);
+      ASSERT_EQ(take_objects(process_store, other, &object, 1, &zero), 1u);
       EXPECT_TRUE(zero);
       EXPECT_TRUE(all_zero(object, 16 * kKiB));
       give(other, {object});
-      EXPECT_EQ(retire_free_chunks(), 1u);
+      EXPECT_EQ(retire_free_chunks(process_store), 1u);
     }
   });
 }
@@ -130,13 +130,13 @@ TEST(Retire, BesideThreadsThatTakeAndGive) {
       });
     }
     threads.emplace_back([&] {
-      while (!stop) purge_bins(PurgeWhich::kAll, ~size_t{0});
+      while (!stop) purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
     });
-    while (retired < rounds(500)) retired += retire_free_chunks();
+    while (retired < rounds(500)) retired += retire_free_chunks(process_store);
     stop = true;
     for (auto& thread : threads) thread.join();
-    EXPECT_TRUE(check_bin(bin_of(1000)));
-    EXPECT_TRUE(check_bin(bin_of(16000)));
+    EXPECT_TRUE(check_bin(process_store, bin_of(1000)));
+    EXPECT_TRUE(check_bin(process_store, bin_of(16000)));
   });
 }
 
@@ -155,14 +155,14 @@ TEST(Retire, AChunkThatAFieldHasLentIsTheFieldsAgain) {
     ASSERT_TRUE(limit_address_space(0));
     for (char* object : large) ASSERT_TRUE(large_free(object));
     size_t n = 0;
-    while (unsigned got = take_objects(bin, &objects[n], kFolioObjects)) {
+    while (unsigned got = take_objects(process_store, bin, &objects[n], kFolioObjects)) {
       for (const size_t end = n + got; n < end; ++n) memset(objects[n], 1, 1000);
     }
     objects.resize(n);
     const size_t chunks = chunks_of(bin);
     ASSERT_GT(chunks * kChunkBytes, reserved * 9 / 10);
     give(bin, objects);
-    EXPECT_EQ(retire_free_chunks(), chunks);
+    EXPECT_EQ(retire_free_chunks(process_store), chunks);
     EXPECT_TRUE(large_check());
     for (void* object : objects) {
       ASSERT_EQ(chunk_code(object), kCodeLarge);
@@ -232,7 +232,7 @@ TEST(Retire, DescriptorsServeAgainAtTheirPlaces) {
       metadata.push_back(metadata_bytes());
     }
     EXPECT_EQ(metadata[19], metadata[9]);
-    EXPECT_TRUE(check_bin(bin_of(16)));
+    EXPECT_TRUE(check_bin(process_store, bin_of(16)));
   });
 }
 

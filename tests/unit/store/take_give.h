@@ -14,7 +14,7 @@ inline std::vector<void*> take_many(folio::BinId bin, size_t n) {
   void* some[folio::kFolioObjects];
   while (objects.size() < n) {
     const size_t want = std::min<size_t>(folio::kFolioObjects, n - objects.size());
-    const unsigned got = folio::take_objects(bin, some, static_cast<unsigned>(want));
+    const unsigned got = folio::take_objects(folio::process_store, bin, some, static_cast<unsigned>(want));
     if (got == 0) break;
     objects.insert(objects.end(), some, some + got);
   }

@@ -1,0 +1,51 @@
+// A store: all that takes, gives and purges share of its chunks. The process has one; another one has chunks of its
+// own, and what is taken goes back to where it came from. Zero-filled it is a valid, empty one. What is below it (address
+// space, metadata, the chunk table, counts of pages) all stores share; what is above, the caches, is of the process's.
+//
+// Who may touch it: everybody, as each field says.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "config/size_classes.h"
+#include "sync/relaxed.h"
+
+namespace folio {
+
+struct Descriptor;
+struct HintBlock;
+
+struct alignas(64) Bin {
+  Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
+  Atomic<unsigned> chunks;    // that were opened
+  // Whose turn it is to have its hints mended; null: the first one's.
+  Atomic<HintBlock*> mend_block;
+  Atomic<unsigned> mend_slot;
+  Atomic<bool> refused;       // the kernel has refused to purge something of it
+  Atomic<unsigned> watched;   // frees that were watched so far
+  Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
+};
+
+// Which chunk collapse (collapse.h) looks at next; the one thread's that does.
+struct CollapsePlace {
+  HintBlock* block;     // null: the bin's first one
+  unsigned bin_before;  // the bin is the next one
+  unsigned slot;
+  uint64_t not_before;
+  unsigned in_vain;  // so often in a row
+  bool awaited;      // some were dense in this round, and may be so in the next
+};
+
+struct Store {
+  Bin bins[kBins];
+  Atomic<unsigned> watched;       // frees of all bins
+  Hint<unsigned> first_to_purge;  // where the next purge starts, so that no bin is always last
+  CollapsePlace collapse;
+
+  Bin& of(BinId bin) { return bins[index(bin)]; }
+  const Bin& of(BinId bin) const { return bins[index(bin)]; }
+};
+extern Store process_store;
+
+}  // namespace folio
