@@ -1,6 +1,6 @@
 // A store: all that takes, gives and purges share of its chunks. The process has one. Another one has chunks of its
-// own, and what is taken goes back to where it came from. Zero-filled it is a valid, empty one. All stores share what is
-// below: address space, metadata, the chunk table, counts of pages. What is above, the caches, is of the process's.
+// own, and what is taken goes back to where it came from. Zero-filled it is a valid, empty one. All stores share what
+// is below: address space, metadata, the chunk table, counts of pages. What is above, the caches, is the process's.
 //
 // Who may touch it: everybody, as each field says.
 #pragma once
