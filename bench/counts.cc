@@ -94,10 +94,10 @@ void name_all() {
   }
   for (unsigned i = 1; i < kBins; ++i) {
     for (unsigned s = 0; s < kShardsMost; ++s) name(&depot[s][i], sizeof depot[s][i], "depot", i, s);
-    for (HintBlock* block = bins[i].blocks.load(order::acquire); block != nullptr; block = block->next) {
+    for (HintBlock* block = process_store.bins[i].blocks.load(order::acquire); block != nullptr; block = block->next) {
       name(block, sizeof *block, "hints", i);
     }
-    visit_chunks(bin_id(i), [&](Descriptor& d) {
+    visit_chunks(process_store, bin_id(i), [&](Descriptor& d) {
       name(&d, Descriptor::bytes_for(d.bin), "occupancy", i, 0, &d);
       return true;
     });

@@ -86,7 +86,7 @@ def page(known, tmp_path_factory):
 
 def test_a_page_is_one_small_file(page, known):
     text = page.read_text()
-    assert f"process {known[0]}: {HEAP} known</h1>" in text
+    assert f"{one_line(f'process {known[0]}: {HEAP} known')}</h1>" in text
     assert "seconds since the first look" in text
     assert re.search(r"[\d.]+ MiB of objects resident in \d+ chunks of 2.0 MiB: [\d.]+ % live, ", text)
     assert len(text) < 5 << 20

@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
   driver.free_all();
   if (!driver.ok()) stop(driver.failure().c_str());
   for (unsigned bin = 1; bin < folio::kBins; ++bin) {
-    if (!folio::check_bin(process_store, folio::bin_id(bin))) stop("a bin's invariants do not hold");
+    if (!folio::check_bin(folio::process_store, folio::bin_id(bin))) stop("a bin's invariants do not hold");
   }
   return 0;
 }
