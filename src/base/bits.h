@@ -45,6 +45,16 @@ constexpr uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
   return low;
 }
 
+// Whether there is a run of `count` set bits.
+constexpr bool has_run(uint64_t word, unsigned count) {
+  for (unsigned have = 1; have < count && word != 0;) {
+    const unsigned more = have < count - have ? have : count - have;
+    word &= word >> more;
+    have += more;
+  }
+  return word != 0;
+}
+
 // The bits of runs of at least `count`; a run at either end counts, since it may go on beyond.
 constexpr uint64_t in_long_runs(uint64_t word, unsigned count) {
   if (count <= 1) return word;

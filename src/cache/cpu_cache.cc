@@ -352,11 +352,7 @@ unsigned cpu_caches_trim(bool all, bool large) {
         if (list.top() == nullptr) return;
         if (all || ++list.idle >= 2) bundle = remove_all(*cache, bin_id(i), &bytes);
       });
-      for (Magazine* next = nullptr; bundle != nullptr; bundle = next) {
-        next = bundle->next();
-        magazine_drain(bin_id(i), bundle, "free");
-        ++drained;
-      }
+      drained += bundle_drain(bin_id(i), bundle, "free");
     }
     if (!large) continue;
     LargeGone gone;

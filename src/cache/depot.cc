@@ -28,17 +28,6 @@ void depot_set_shared() {
 
 namespace {
 
-unsigned drain(BinId bin, Magazine* bundle, const char* function) {
-  unsigned drained = 0;
-  while (bundle != nullptr) {
-    Magazine* const next = bundle->next();
-    magazine_drain(bin, bundle, function);
-    bundle = next;
-    ++drained;
-  }
-  return drained;
-}
-
 Magazine* pop(MagazineStack& stack) {
   if (stack.looks_empty()) return nullptr;
   Magazine* bundle = stack.pop();
@@ -54,21 +43,22 @@ unsigned drain_stack(BinId bin, MagazineStack& stack) {
     next = bundle->stack_link().load(order::relaxed);  // relaxed: the list is ours
     bundle->forget_stack_link();
     depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
-    drained += drain(bin, bundle, "free");
+    drained += bundle_drain(bin, bundle, "free");
   }
   return drained;
 }
 
 // Drains the bundle's magazines that lie scattered; returns the others, or null. What went is counted as gone out.
 Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
-  Magazine *kept = nullptr, *last = nullptr;
+  Magazine *kept = nullptr, *last = nullptr, *gone = nullptr;
   unsigned length = 0;
   int64_t bytes = 0;
   for (Magazine* next = nullptr; bundle != nullptr; bundle = next) {
     next = bundle->next();
     if (scattered(bin, bundle)) {
       bytes += int64_t{bundle->count()} * info_of(bin).size;
-      magazine_drain(bin, bundle, function);
+      bundle->set_next(gone);
+      gone = bundle;
     } else {
       if (last != nullptr) {
         last->set_next(bundle);
@@ -79,6 +69,7 @@ Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
       ++length;
     }
   }
+  bundle_drain(bin, gone, function);
   if (bytes != 0) depot_count(depot_small(bin), -bytes);
   if (kept == nullptr) return nullptr;
   last->set_next(nullptr);
@@ -102,7 +93,7 @@ bool has_room(BinId bin, int64_t bytes) {
 void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function) {
   if (!has_room(bin, bytes)) {
     depot_count(depot_small(bin), -bytes);
-    drain(bin, bundle, function);
+    bundle_drain(bin, bundle, function);
     return;
   }
   DepotBin& d = depot[own_shard()][index(bin)];
@@ -156,7 +147,7 @@ unsigned depot_age(unsigned most) {
       Magazine* const bundle = pop(d.bundles[1 - recent]);
       if (bundle == nullptr) break;
       depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
-      drained += drain(bin, bundle, "free");
+      drained += bundle_drain(bin, bundle, "free");
     }
     if (drained >= most) {
       next.store(i, order::relaxed);  // relaxed: see above

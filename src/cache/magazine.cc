@@ -78,10 +78,26 @@ Magazine* magazines_get() {
 
 void magazines_put(Magazine* list) { pools[own_shard()].lists.push(list); }
 
-void magazine_drain(BinId bin, Magazine* magazine, const char* function) {
-  give_objects(bin, magazine->top(), magazine->count(), function);
-  magazine->set_next(nullptr);
-  magazines_put(magazine);
+unsigned bundle_drain(BinId bin, Magazine* bundle, const char* function) {
+  unsigned drained = 0;
+  while (bundle != nullptr) {
+    ObjectList lists[kGiveListsMost];
+    unsigned n = 0;
+    Magazine *const first = bundle, *last = bundle;
+    for (; bundle != nullptr && n < kGiveListsMost; bundle = bundle->next()) {
+      lists[n++] = {bundle->top(), bundle->count()};
+      last = bundle;
+    }
+    if (n == 1) {
+      give_objects(bin, lists[0].objects, lists[0].count, function);
+    } else {
+      give_lists(bin, lists, n, function);
+    }
+    last->set_next(nullptr);
+    magazines_put(first);
+    drained += n;
+  }
+  return drained;
 }
 
 }  // namespace folio

@@ -111,7 +111,8 @@ inline constexpr unsigned kEmptyBatch = 8;
 Magazine* magazines_get();
 void magazines_put(Magazine* list);
 
-// Gives the objects of a waiting magazine back to their folios and the magazine to the pool.
-void magazine_drain(BinId bin, Magazine* magazine, const char* function);
+// Gives the objects of a bundle's magazines, or of one, back to their folios and the magazines to the pool. Returns how
+// many magazines there were.
+unsigned bundle_drain(BinId bin, Magazine* bundle, const char* function);
 
 }  // namespace folio

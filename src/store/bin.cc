@@ -3,7 +3,7 @@
 //   take_objects -> take_open -> take_from_chunk -> take_from_folio -> commit_objects, set_bits (occupancy),
 //                                                                      note_taken (residency)
 //                -> open_chunk
-//   give_objects -> give_folio -> clear_bits (occupancy), note_given (residency)
+//   give_objects, give_lists -> gather -> Giving::give -> clear_bits (occupancy), note_given (residency)
 #include "store/bin.h"
 
 #include "config/options.h"
@@ -279,21 +279,30 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
 
 namespace {
 
-// Most frees in random order leave no page free, which a glance at the neighbours tells. (Without it a program that
-// freed 100-byte objects so executed a third more instructions.)
-void give_folio(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask, unsigned least, PageChange& change,
-                const char* function) {
-  const Cleared cleared = clear_bits(d, info, folio, mask);
-  const bool one = mask == cleared.bits && (mask & (mask - 1)) == 0;
-  if (one && is_hemmed_in(lowest_bit(mask), cleared.left, least)) return;
-  note_given(d, folio, cleared.bits, cleared.left, change);
-  for (uint64_t twice = mask & ~cleared.bits; twice != 0; twice &= twice - 1) {
-    report_double_free(function, object_at(d, folio * kFolioObjects + lowest_bit(twice)), d.bin);
+// What is the same for all that is given at once.
+struct Giving {
+  const BinInfo& info;
+  const FreeRun page;
+  PageChange change;
+  const char* function;
+
+  Giving(BinId bin, const char* of) : info(info_of(bin)), page(info), change{}, function(of) {}
+
+  FOLIO_INLINE void give(Descriptor& d, unsigned folio, uint64_t mask) {
+    const Cleared cleared = clear_bits(d, info, folio, mask);
+    if (mask == cleared.bits && page.none(mask, cleared.left, valid_in(info, folio))) return;
+    give_more(d, folio, mask, cleared);
   }
-}
+  FOLIO_NOINLINE void give_more(Descriptor& d, unsigned folio, uint64_t mask, Cleared cleared) {
+    note_given(d, folio, cleared.bits, cleared.left, change);
+    for (uint64_t twice = mask & ~cleared.bits; twice != 0; twice &= twice - 1) {
+      report_double_free(function, object_at(d, folio * kFolioObjects + lowest_bit(twice)), d.bin);
+    }
+  }
+};
 
 // The descriptor of an object's chunk if it is one of the bin's, else null.
-Descriptor* descriptor_for(BinId bin, const void* object) {
+FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const void* object) {
   auto* const d = static_cast<Descriptor*>(descriptor_at(object));
   return d != nullptr && d->bin == bin && d->sealed() ? d : nullptr;
 }
@@ -312,74 +321,104 @@ FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* fun
 // Objects that are given, by folios: those of one go back by one instruction. A folio is found again by a table of what
 // was seen last at its place: two that share one cost an instruction more, now and then. (A search through the folios
 // found so far took 400 instructions an object where they were freed in random order; a hash table with chains 80.)
+template <unsigned most>
 struct Gathered {
-  struct OfFolio {
-    Descriptor* descriptor;
-    Word* word;
-    uint64_t mask;
-  } folios[kFolioObjects];
-  uint8_t number_at[kFolioObjects] = {};  // of a folio, counted from 1; 0: nothing yet
+  static_assert(most < 256);
+  static constexpr unsigned kPlaces = most <= 64 ? 64 : 256;
+  Word* word[most + 1];      // from 1 on; 0 is none's
+  uint64_t mask[most + 1];   // objects of it
+  uint16_t place[most + 1];  // of the word in its descriptor
+  uint8_t number_at[kPlaces] = {};
   unsigned n = 0;
 
+  Gathered() { word[0] = nullptr; }
+
   // The folio comes into the cache meanwhile.
-  FOLIO_INLINE uint64_t& mask_of(Descriptor* d, Word* word) {
-    uint8_t& number = number_at[reinterpret_cast<uintptr_t>(word) / sizeof(Word) % kFolioObjects];
-    if (number == 0 || folios[number - 1].word != word) {
-      arch::prefetch(word);
-      folios[n] = {d, word, 0};
-      number = static_cast<uint8_t>(++n);
+  FOLIO_INLINE uint64_t& mask_of(Word* its, unsigned its_place) {
+    uint8_t& at = number_at[reinterpret_cast<uintptr_t>(its) / sizeof(Word) % kPlaces];
+    unsigned number = at;
+    if (word[number] != its) {
+      arch::prefetch(its);
+      number = ++n;
+      word[number] = its;
+      mask[number] = 0;
+      place[number] = static_cast<uint16_t>(its_place);
+      at = static_cast<uint8_t>(number);
     }
-    return folios[number - 1].mask;
+    return mask[number];
   }
 };
+
+// Gathers the object and those behind it that are its neighbours, up or down: they need no search. Returns how many.
+template <unsigned most>
+FOLIO_INLINE unsigned gather(Gathered<most>& gathered, const BinInfo& info, Descriptor* d, unsigned number,
+                             void* const* objects, unsigned count, const char* function) {
+  const unsigned folio = number / kFolioObjects;
+  uint64_t& mask = gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
+  uint64_t bit = uint64_t{1} << number % kFolioObjects, bits = mask;
+  const auto* object = static_cast<const char*>(objects[0]);
+  unsigned i = 0;
+  for (;;) {
+    if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, object, d->bin);
+    bits |= bit;
+    if (++i == count) break;
+    const auto* const next = static_cast<const char*>(objects[i]);
+    if (next == object + info.size) {
+      bit <<= 1;
+    } else if (next == object - info.size) {
+      bit >>= 1;
+    } else {
+      break;
+    }
+    if ((bit & valid_in(info, folio)) == 0) break;  // in the next folio, or beyond the last
+    object = next;
+  }
+  mask = bits;
+  return i;
+}
+
+}  // namespace
+
+namespace {
+
+template <unsigned most>
+FOLIO_INLINE void give_gathered(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
+  Giving giving(bin, function);
+  const BinInfo& info = giving.info;
+  Gathered<most> gathered;
+  Descriptor* d = nullptr;
+  const char* chunk = nullptr;
+  for (const ObjectList* list = lists; list != lists + n; ++list) {
+    for (unsigned i = 0; i < list->count;) {
+      auto* object = static_cast<char*>(list->objects[i]);
+      if (chunk_start(object) != chunk) {
+        chunk = chunk_start(object);
+        d = descriptor_for(bin, object);
+      }
+      const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
+      if (__builtin_expect(number == info.objects, false)) {
+        report_not_given(bin, object, function);
+        ++i;
+        continue;
+      }
+      i += gather(gathered, info, d, number, list->objects + i, list->count - i, function);
+    }
+  }
+  for (unsigned i = 1; i <= gathered.n; ++i) {
+    const unsigned place = gathered.place[i];
+    giving.give(Descriptor::of_word(gathered.word[i], place), place - info.words_before_occupancy, gathered.mask[i]);
+  }
+}
 
 }  // namespace
 
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
-  const BinInfo& info = info_of(bin);
-  Gathered gathered;
-  Descriptor* d = nullptr;
-  const char* chunk = nullptr;
-  for (unsigned i = 0; i < count;) {
-    auto* object = static_cast<char*>(objects[i]);
-    if (chunk_start(object) != chunk) {
-      chunk = chunk_start(object);
-      d = descriptor_for(bin, object);
-    }
-    const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
-    if (__builtin_expect(number == info.objects, false)) {
-      report_not_given(bin, object, function);
-      ++i;
-      continue;
-    }
-    const unsigned folio = number / kFolioObjects;
-    uint64_t& mask = gathered.mask_of(d, &d->occupancy(info, folio));
-    uint64_t bit = uint64_t{1} << number % kFolioObjects, bits = mask;
-    // Neighbours that follow each other, up or down, need no search.
-    for (;;) {
-      if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, object, bin);
-      bits |= bit;
-      if (++i == count) break;
-      if (objects[i] == object + info.size) {
-        bit <<= 1;
-      } else if (objects[i] == object - info.size) {
-        bit >>= 1;
-      } else {
-        break;
-      }
-      if ((bit & valid_in(info, folio)) == 0) break;  // in the next folio, or beyond the last
-      object = static_cast<char*>(objects[i]);
-    }
-    mask = bits;
-  }
-  PageChange change;
-  const unsigned least = objects_a_page(info);
-  for (unsigned i = 0; i < gathered.n; ++i) {
-    const Gathered::OfFolio& given = gathered.folios[i];
-    Descriptor& its = *given.descriptor;
-    give_folio(its, info, static_cast<unsigned>(given.word - &its.occupancy(info, 0)), given.mask, least, change,
-               function);
-  }
+  const ObjectList list = {objects, count};
+  give_gathered<kFolioObjects>(bin, &list, 1, function);
+}
+
+void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
+  give_gathered<kGiveListsMost * kMagazineObjects>(bin, lists, n, function);
 }
 
 void give_object(BinId bin, void* object, const char* function) {
@@ -387,9 +426,7 @@ void give_object(BinId bin, void* object, const char* function) {
   Descriptor* const d = descriptor_for(bin, object);
   const unsigned number = d != nullptr ? start_number(info, *d, static_cast<char*>(object)) : info.objects;
   if (number == info.objects) return report_not_given(bin, object, function);
-  PageChange change;
-  give_folio(*d, info, number / kFolioObjects, uint64_t{1} << number % kFolioObjects, objects_a_page(info), change,
-             function);
+  Giving(bin, function).give(*d, number / kFolioObjects, uint64_t{1} << number % kFolioObjects);
 }
 
 }  // namespace folio

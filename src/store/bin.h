@@ -28,6 +28,15 @@ unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, un
 // instruction. Misuse is reported as of `function`.
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function);
 
+// The same for a few lists of objects, of up to kMagazineObjects each. (Of magazines one by one, where a small heap is
+// freed in random order, each folio is in most of them.)
+struct ObjectList {
+  void* const* objects;
+  unsigned count;
+};
+inline constexpr unsigned kGiveListsMost = 4;
+void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function);
+
 // The same for one.
 void give_object(BinId bin, void* object, const char* function);
 

@@ -95,6 +95,9 @@ struct Descriptor {
   Word& occupancy(unsigned folio) { return occupancy(info(), folio); }
   Word& occupancy(const BinInfo& info, unsigned folio) { return words()[info.words_before_occupancy + folio]; }
 
+  // The descriptor that has the word at that place of its words().
+  static Descriptor& of_word(Word* word, unsigned place) { return *(reinterpret_cast<Descriptor*>(word - place) - 1); }
+
   uint64_t valid(unsigned folio) const { return valid_in(info(), folio); }
   char* slot(unsigned object) const { return first + size_t{object} * info().size; }
 };

@@ -40,13 +40,10 @@ inline Fullness fullness_of(uint64_t word, uint64_t valid) {
 inline Fullness class_entered(uint64_t before, uint64_t left, uint64_t valid) {
   if (left == before) return kFull;
   if (left == 0) return kEmpty;
-  const unsigned room = popcount(valid & ~left);
-  const bool nearly = is_nearly_full(room, valid);
-  if (before == valid) return nearly ? kNearlyFull : kPartlyFull;
-  if (nearly) return kFull;
   const uint64_t given = before ^ left;
-  const unsigned n = (given & (given - 1)) == 0 ? 1 : popcount(given);
-  return is_nearly_full(room - n, valid) ? kPartlyFull : kFull;
+  const unsigned room = popcount(valid & ~left), had = room - ((given & (given - 1)) == 0 ? 1 : popcount(given));
+  if (!is_nearly_full(room, valid)) return had == 0 || is_nearly_full(had, valid) ? kPartlyFull : kFull;
+  return had == 0 ? kNearlyFull : kFull;
 }
 
 // Chunk-level hints of one bin for one window. `kDirty` chunks may have free resident pages (purge.h).

@@ -103,11 +103,31 @@ void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, Pa
 inline unsigned objects_a_page(const BinInfo& info) {
   return static_cast<unsigned>((os::page_bytes() * info.multiplier) >> kDivisionShift);
 }
-// Whether so few free neighbours surround a run of objects at a place of a word that no page can be free with it.
-FOLIO_INLINE bool is_hemmed_in(unsigned at, uint64_t left, unsigned least) {
-  const uint64_t below = left & low_mask(at), above = left >> at;
-  return below != 0 && above != 0 && at + lowest_bit(above) - highest_bit(below) <= least;
-}
+// What tells that frees leave no page free, by a glance at their folio's word: so few neighbours are free that no page
+// can lie among them. Where no page reaches from one folio into the next, or each lies in one page, what
+// is beyond the word's ends does not matter. (Where it does not, without that, half of all frees in random order had a
+// closer look.)
+struct FreeRun {
+  unsigned least;  // free objects in a row of a word, without which no page is free
+  bool nested;     // pages in folios, or folios in pages
+
+  explicit FreeRun(const BinInfo& info) : least(objects_a_page(info)) {
+    const size_t folio = size_t{info.size} * kFolioObjects, page = os::page_bytes();
+    nested = folio % page == 0 || (is_power_of_two(folio) && folio < page);
+    if (nested && least > kFolioObjects) least = kFolioObjects;
+  }
+  // `left`: the word without the objects `given`. `valid`: the chunk's last folio ends where its objects end.
+  FOLIO_INLINE bool none(uint64_t given, uint64_t left, uint64_t valid) const {
+    const bool by_itself = nested && valid == ~uint64_t{0};
+    if ((given & (given - 1)) != 0) return by_itself && (least == kFolioObjects ? left != 0 : !has_run(~left, least));
+    const unsigned at = lowest_bit(given);
+    const uint64_t below = left & low_mask(at), above = left >> at;
+    if ((below == 0 || above == 0) && !by_itself) return false;
+    const unsigned first = below == 0 ? 0 : highest_bit(below) + 1;
+    const unsigned end = above == 0 ? kFolioObjects : at + lowest_bit(above);
+    return end - first < least;
+  }
+};
 
 // Whether none of the pages of an object is there: it reads as zero.
 bool is_untouched(Descriptor& d, unsigned object);

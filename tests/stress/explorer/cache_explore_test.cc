@@ -173,7 +173,7 @@ TEST(ExploreShards, EmptyMagazines) {
   Magazine* const full[] = {make_magazine(s.bin, 3), make_magazine(s.bin, 5), make_magazine(s.bin, 7)};
   for (unsigned i = 0; i < 3; ++i) {
     s.thread([&s, full, i] {
-      magazine_drain(s.bin, full[i], "explorer");
+      bundle_drain(s.bin, full[i], "explorer");
       Magazine* const mine = magazines_get();
       if (mine != nullptr) magazines_put(mine);
     });

@@ -155,7 +155,7 @@ TEST(MagazinePool, DrainGivesTheObjectsToTheirFolios) {
   const BinId bin = bin_of(64);
   Magazine* const magazine = magazine_of(bin, 40);
   const std::vector<void*> objects = objects_of(magazine);
-  magazine_drain(bin, magazine, "test");
+  bundle_drain(bin, magazine, "test");
   for (void* each : objects) EXPECT_FALSE(place_of(each).taken());
   Magazine* const next = magazines_get();
   EXPECT_EQ(next, magazine) << "the magazine is in the pool";

@@ -58,7 +58,7 @@ inline std::vector<void*> objects_of(folio::Magazine* magazine) {
 inline void drain_list(folio::BinId bin, folio::Magazine* list) {
   while (list != nullptr) {
     folio::Magazine* const next = list->next();
-    folio::magazine_drain(bin, list, "test");
+    folio::bundle_drain(bin, list, "test");
     list = next;
   }
 }

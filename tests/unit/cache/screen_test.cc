@@ -39,7 +39,7 @@ TEST_F(Screen, WhatIsRightStaysAsItIs) {
       const std::vector<void*> before = objects_of(magazine);
       EXPECT_EQ(screened(bin, magazine, n % 2 == 0), "") << "bin " << index(bin);
       EXPECT_EQ(objects_of(magazine), before);
-      magazine_drain(bin, magazine, "test");
+      bundle_drain(bin, magazine, "test");
     }
   }
 }
@@ -61,7 +61,7 @@ TEST_F(Screen, AnObjectAgainAfterOneOtherIsTakenOut) {
       std::vector<void*> expected = good;
       expected.erase(std::find(expected.begin(), expected.end(), kept));
       EXPECT_EQ(sorted(magazine), expected) << "once each, place " << i << " of bin " << index(bin);
-      magazine_drain(bin, magazine, "test");
+      bundle_drain(bin, magazine, "test");
       give_objects(bin, &kept, 1, "test");
     }
   }
@@ -83,7 +83,7 @@ TEST_F(Screen, EachAddressThatIsNoObjectsStartIsTakenOut) {
         EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
         expected.erase(std::find(expected.begin(), expected.end(), object));
         EXPECT_EQ(sorted(magazine), expected) << "bin " << index(bin);
-        magazine_drain(bin, magazine, "test");
+        bundle_drain(bin, magazine, "test");
         give_objects(bin, &object, 1, "test");
       }
     }
@@ -119,7 +119,7 @@ TEST_F(Screen, AChunksAddressesAreToldApartExactly) {
       look(behind + info_of(bin).size + off);
     }
     *magazine->top() = objects[0];
-    magazine_drain(bin, magazine, "test");
+    bundle_drain(bin, magazine, "test");
   }
 }
 
@@ -134,7 +134,7 @@ TEST_F(Screen, ThoroughlyADistantDuplicateIsTakenOut) {
       found += screened(bin, magazine, true).find("double free of a 64-byte object") != std::string::npos;
       if (magazine->count() == 62) magazine->top()[second] = kept;  // missed
       const bool missed = magazine->count() == 62;
-      magazine_drain(bin, magazine, "test");
+      bundle_drain(bin, magazine, "test");
       if (!missed) give_objects(bin, &kept, 1, "test");
     }
   }
@@ -160,7 +160,7 @@ TEST_F(Screen, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
   EXPECT_EQ(magazine->count(), 57u);
   const std::vector<void*> left = objects_of(magazine);
   EXPECT_EQ(std::set<void*>(left.begin(), left.end()).size(), 57u);
-  magazine_drain(bin, magazine, "test");
+  bundle_drain(bin, magazine, "test");
   for (void* object : kept) give_objects(bin, &object, 1, "test");
 }
 
