@@ -193,7 +193,10 @@ void seam_resized(void* object, size_t size, bool seen) {
 }
 
 void seam_after_fork() {
-  changing.store(false, order::relaxed);  // relaxed: the child has one thread
+  // The fork may have come in the middle of a change, of another thread or of a tool, who is not at it here: the mode
+  // decides. Relaxed, all: the child has one thread.
+  const bool closed_here = seam_mode.load(order::relaxed) > kOpen;
+  if (changing.exchange(false, order::relaxed) || closed_here) fill_front(closed_here);  // relaxed: as above
   samples_after_fork();
 }
 

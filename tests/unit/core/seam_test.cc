@@ -330,6 +330,29 @@ TEST_F(Seam, AChildOfAForkMayChangeIt) {
   other.join();
 }
 
+// The fork may come in the middle of a change: the child finds a front that goes with its mode, so that a profile there
+// samples all sizes or none.
+TEST_F(Seam, AChildOfAForkFindsTheFrontOfItsMode) {
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (unsigned i = 0; !stop; ++i) i % 2 == 0 ? seam_close(0) : seam_open();
+  });
+  for (unsigned i = 0; i < rounds(200); ++i) {
+    EXPECT_EQ(in_child([] {
+                const bool open = seam_mode.load(order::relaxed) == kOpen;
+                bool alike = true;
+                for (size_t size = 0; size <= kSmallTableMost; ++size)
+                  alike &= front_small_top(size) == (open ? kSizes.small_top[size] : 0);
+                for (size_t size = 1; size <= kMediumMost; size += 64)
+                  alike &= front_medium_bin(size) == (open ? kSizes.medium_bin[(size + 63) / 64] : 0);
+                return alike ? kPassed : kFailed;
+              }),
+              kPassed);
+  }
+  stop = true;
+  other.join();
+}
+
 TEST_F(Seam, WhatCannotBeHadLeavesAllAsItWas) {
   ASSERT_TRUE(seam_close(1));
   errno = 0;
