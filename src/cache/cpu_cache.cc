@@ -1,3 +1,4 @@
+// Puts magazines into and takes them out of the current CPU's cache; where the section is busy, goes on to the depot.
 #include "cache/cpu_cache.h"
 
 #include "cache/depot.h"

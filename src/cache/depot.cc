@@ -1,3 +1,4 @@
+// Pushes, pops and drains bundles, and keeps the depot's bound.
 #include "cache/depot.h"
 
 #include "cache/screen.h"

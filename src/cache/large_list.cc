@@ -1,4 +1,4 @@
-// How many bytes of large objects a CPU cache keeps.
+// The budget: how many bytes of large objects a CPU cache keeps.
 #include "cache/large_list.h"
 
 #include "space/pages.h"

@@ -1,3 +1,4 @@
+// Moves objects between magazines, searches them, and keeps the pool of empty ones.
 #include "cache/magazine.h"
 
 #include "cache/shards.h"

@@ -1,3 +1,4 @@
+// Validates a magazine's addresses by vector arithmetic, and measures how scattered its objects lie.
 #include "cache/screen.h"
 
 #include "os/os.h"

@@ -1,3 +1,4 @@
+// Which shard a CPU uses, and how many shards are in use.
 #include "cache/shards.h"
 
 namespace folio {

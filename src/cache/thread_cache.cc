@@ -1,5 +1,5 @@
-// refill:    CPU cache -> depot -> folios
-// overflow:  CPU cache -> depot -> folios
+// The slow halves of malloc and free for one thread: fills an empty magazine and hands on a full one, both by way of
+// CPU cache -> depot -> folios; and sweeps, drains and hands on all that the thread caches.
 #include "cache/thread_cache.h"
 
 #include "cache/cpu_cache.h"

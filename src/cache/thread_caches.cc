@@ -1,3 +1,4 @@
+// Makes, reuses and ends thread caches; reads those of other threads; finds those whose thread is gone.
 #include "cache/thread_caches.h"
 
 #include "cache/cpu_cache.h"

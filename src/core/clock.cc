@@ -1,3 +1,5 @@
+// Runs the ticks and keeps the bound on dirty memory, in the housekeeper or in the program's slow calls; and the
+// housekeeper's main loop.
 #include "core/clock.h"
 
 #include <stdint.h>

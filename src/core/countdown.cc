@@ -1,3 +1,4 @@
+// Draws the exponentially distributed distance to the next chosen object.
 #include "core/countdown.h"
 
 #include "base/bits.h"

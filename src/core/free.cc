@@ -1,3 +1,5 @@
+// The slow paths of free, sized free, and the question how long an object is:
+//
 // release_slow -> thread_cache_overflow (CPU cache, depot, folios)
 //              -> give_objects, for a thread without a cache
 //              -> CPU cache of large objects, huge_free, guard_give

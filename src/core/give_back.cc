@@ -1,3 +1,4 @@
+// Purges bins, large and huge objects in turn, in one call or in steps, and collects everything.
 #include "core/give_back.h"
 
 #include "cache/cpu_cache.h"

@@ -1,3 +1,4 @@
+// Does what the level asks for: empties caches, purges up to the excess, makes room for a request that was refused.
 #include "core/ladder.h"
 
 #include "cache/cpu_cache.h"

@@ -1,3 +1,4 @@
+// The constructor, the destructor, the child's fork handler, and the first slow call, which reads the options.
 #include "core/lifecycle.h"
 
 #include "base/text.h"

@@ -1,3 +1,5 @@
+// The slow paths of malloc, calloc and aligned allocation:
+//
 // allocate_medium -> pop_object, or
 // allocate_slow   -> allocate_in_bin -> thread_cache_refill (CPU cache, depot, folios)
 //                                    -> larger bins that have room, when there is no address space for a chunk

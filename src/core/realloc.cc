@@ -1,3 +1,5 @@
+// Resizes an object by the cheapest of three ways:
+//
 // reallocate -> expand (same slot, same huge block, free neighbours of a large object)
 //            -> huge_move (pages, not bytes)
 //            -> allocate, copy, release

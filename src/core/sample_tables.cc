@@ -1,3 +1,4 @@
+// The tables' addresses and counts, which readers outside find by their symbols.
 #include "core/sample_tables.h"
 
 namespace folio {

@@ -1,3 +1,4 @@
+// Fills in the layout descriptor at compile time, from the rows of layout.def.
 #include "diag/layout.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+// Sums up live, cached, fragmented and dirty bytes by walking bins and caches, and writes them as text or JSON.
 #include "diag/stats.h"
 
 #include "base/text.h"

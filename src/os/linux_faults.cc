@@ -1,4 +1,4 @@
-// Linux: faults.h.
+// Linux: faults.h, by madvise, a handler of SIGSEGV, and the libc's _dl_find_object.
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>

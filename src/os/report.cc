@@ -1,3 +1,4 @@
+// Begins, writes and ends a report of misuse.
 #include "os/report.h"
 
 #include "config/options.h"

@@ -1,3 +1,4 @@
+// Parses /proc/self/cgroup and /proc/self/mountinfo, and reads the limits from the process's folder up to the mount.
 #include "policy/cgroup.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+// Turns the options into bytes, compares what is held with the limits, and notes the level.
 #include "policy/limit.h"
 
 #include "base/text.h"

@@ -1,3 +1,4 @@
+// Reads PSI and the cgroup's events, turns them into a level, and calls the program's functions.
 #include "policy/pressure.h"
 
 #include "base/text.h"

@@ -1,3 +1,4 @@
+// Computes the bound on dirty memory from what is live, what was live lately, and what large objects may want again.
 #include "policy/retain.h"
 
 #include "sync/relaxed.h"

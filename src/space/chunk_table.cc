@@ -1,3 +1,4 @@
+// The table's storage and page protection, and the two-level map to descriptors.
 #include "space/chunk_table.h"
 
 #include "os/os.h"

@@ -1,3 +1,4 @@
+// The state machine of the housekeeper's word: each change one read-modify-write, and a futex to sleep on.
 #include "space/housekeeper.h"
 
 #include "os/os.h"

@@ -1,3 +1,4 @@
+// Allocates, resizes, moves, frees and purges huge blocks, and keeps the freed ones in stacks.
 #include "space/huge.h"
 
 #include "config/options.h"

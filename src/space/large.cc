@@ -1,3 +1,4 @@
+// Allocates, parks, gives back and resizes large objects: entries, granules and the line at which each starts.
 #include "space/large.h"
 
 #include "base/bits.h"

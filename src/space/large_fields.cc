@@ -1,3 +1,4 @@
+// Carves fields out of spans of address space, and takes a run of granules in one of them.
 #include "space/large_fields.h"
 
 #include "os/os.h"

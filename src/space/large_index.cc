@@ -1,3 +1,4 @@
+// The index over all fields: raises and lowers room and marks, and finds a field by them.
 #include "space/large_index.h"
 
 #include "base/bits.h"

@@ -1,3 +1,4 @@
+// Searches one field's words for runs, sets and clears them, and keeps the field's hints and ages.
 #include "space/large_runs.h"
 
 namespace folio {

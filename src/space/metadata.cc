@@ -1,3 +1,4 @@
+// The bump allocator of metadata, in pieces that double in size and are committed as they are used.
 #include "space/metadata.h"
 
 #include "base/bits.h"

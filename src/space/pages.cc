@@ -1,3 +1,4 @@
+// Clears and purges ranges of pages, and counts what was purged.
 #include "space/pages.h"
 
 #include "base/bits.h"

@@ -1,3 +1,4 @@
+// Carves chunks out of regions, reserves the next region, and takes chunks back.
 #include "space/region.h"
 
 #include "arch/arch.h"

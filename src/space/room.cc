@@ -1,3 +1,4 @@
+// What is held, and the comparison with the limit behind the inlined fast answer.
 #include "space/room.h"
 
 #include "space/metadata.h"

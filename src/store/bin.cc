@@ -1,4 +1,4 @@
-// Take, give and open.
+// Takes objects out of folios, gives them back, and opens a chunk when no folio has room.
 //
 //   take_objects -> take_open -> take_from_chunk -> take_from_folio -> commit_objects, set_bits (occupancy),
 //                                                                      note_taken (residency)

@@ -1,3 +1,4 @@
+// Walks over a bin's chunks and compares words, hints and page marks with each other.
 #include "store/check.h"
 
 #include "store/commit.h"

@@ -1,3 +1,4 @@
+// Visits chunks in turn, finds those that stay dense, and has the kernel make each one huge page.
 #include "store/collapse.h"
 
 #include "config/options.h"

@@ -1,3 +1,4 @@
+// Commits a chunk in steps, one thread at a time, by a word that is how far it is and a busy bit.
 #include "store/commit.h"
 
 #include "os/os.h"

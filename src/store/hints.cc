@@ -1,3 +1,4 @@
+// Raises, lowers, repairs and searches the three levels of hint bitmaps.
 #include "store/hints.h"
 
 namespace folio {

@@ -1,3 +1,4 @@
+// The texts of reports about objects of bins.
 #include "store/misuse.h"
 
 #include "os/report.h"

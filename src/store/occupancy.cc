@@ -1,3 +1,4 @@
+// The process's store; the walk over a bin's chunks; from an address to its object.
 #include "store/occupancy.h"
 
 namespace folio {

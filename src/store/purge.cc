@@ -1,3 +1,4 @@
+// Chooses, claims, purges and gives back runs of pages of a chunk; walks over the chunks that may have some.
 #include "store/purge.h"
 
 #include "os/os.h"

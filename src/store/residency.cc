@@ -1,3 +1,4 @@
+// Keeps the resident and dirty bits of pages as objects come and go; touches pages ahead; makes chunks huge.
 #include "store/residency.h"
 
 #include "os/os.h"

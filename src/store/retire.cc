@@ -1,3 +1,4 @@
+// Claims a free chunk for good, gives its address space back, and keeps its descriptor for the same place.
 #include "store/retire.h"
 
 #include "os/os.h"

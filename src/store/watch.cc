@@ -1,3 +1,4 @@
+// Counts watched frees, and ends a chunk's watch.
 #include "store/watch.h"
 
 #include "config/options.h"
