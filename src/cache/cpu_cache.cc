@@ -376,7 +376,7 @@ void cpu_caches_after_fork(bool alone) {
     if (cache == nullptr) continue;
     cache->large = LargeList{};
     if (!cache->section.held()) continue;
-    // Its lists may be half changed. Losing what they hold, at most the budget, beats mending what cannot be checked.
+    // Its lists may be half changed. Losing what they hold, at most the budget, beats repairing what cannot be checked.
     cache->bytes = 0;
     cache->to_depot[0] = cache->to_depot[1] = 0;
     for (CpuList& list : cache->lists) list.clear();

@@ -97,7 +97,7 @@ bool holds_twice(const Slot* at, unsigned count) {
 }
 
 // Reports what is wrong in a magazine and takes it out: the top object takes its slot.
-FOLIO_COLD void mend(BinId bin, Magazine* magazine, const char* function) {
+FOLIO_COLD void repair(BinId bin, Magazine* magazine, const char* function) {
   for (unsigned i = 0; i < magazine->bottom(); ++i) {
     if (magazine->slot(i) < magazine->top()) continue;
     void* const address = *magazine->slot(i);
@@ -121,7 +121,7 @@ FOLIO_COLD void mend(BinId bin, Magazine* magazine, const char* function) {
 void screen(BinId bin, Magazine* magazine, bool thorough, const char* function) {
   const Slot* const top = magazine->top();
   const unsigned count = magazine->count();
-  if (looks_wrong(bin, top, count) || (thorough && holds_twice(top, count))) mend(bin, magazine, function);
+  if (looks_wrong(bin, top, count) || (thorough && holds_twice(top, count))) repair(bin, magazine, function);
 }
 
 namespace {

@@ -191,17 +191,17 @@ Field* take_of(Room r, unsigned count, unsigned step, unsigned* from) {
   return f != nullptr || sure == count ? f : guess_run(r, count, step, from);
 }
 
-constinit Atomic<Field*> next_mended{nullptr};
+constinit Atomic<Field*> next_to_repair{nullptr};
 
 // A thread that stops for ever between lowering a hint and its second look, or between a change and raising it, hides
 // free runs. So each search that found nothing has one field, the next one each time, looked through whatever its hints
 // say, before address space is used in its place.
-Field* mend_field() {
+Field* repair_field() {
   // [fields] acquire: pairs with the store below. unseen: it takes a third search in vain, in a field just opened
-  Field* f = next_mended.load(order::acquire);
+  Field* f = next_to_repair.load(order::acquire);
   if (f == nullptr) f = first_field();
   if (f == nullptr) return nullptr;
-  next_mended.store(next_field(*f), order::release);  // [fields] release: as it was read. unseen: as above
+  next_to_repair.store(next_field(*f), order::release);  // [fields] release: as it was read. unseen: as above
   raise_all(*f);
   return f;
 }
@@ -212,7 +212,7 @@ Field* mend_field() {
 Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
   if (Field* f = take_of(Room::kReady, count, step, from)) return f;
   if (Field* f = take_of(Room::kFree, count, step, from)) return f;
-  if (Field* f = mend_field(); f != nullptr && take_in(*f, Room::kFree, count, step, from)) return f;
+  if (Field* f = repair_field(); f != nullptr && take_in(*f, Room::kFree, count, step, from)) return f;
   *from = 0;
   if (may_open) {
     if (Field* f = open_field(count)) return f;

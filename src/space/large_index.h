@@ -19,7 +19,7 @@
 // Raised is for a mark that it is set, for room that it is no less than the run is long. All these accesses are
 // sequentially consistent, so of a raiser and a lowerer one sees the other. Whoever finds a stale hint lowers it. A
 // thread that stops for ever between the two steps may hide room or dirty pages of a field, or of a group; each search
-// that finds nothing mends one field, the next one each time (mend_field), with its group.
+// that finds nothing repairs one field, the next one each time (repair_field), with its group.
 #pragma once
 
 #include <stdint.h>

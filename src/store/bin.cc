@@ -79,7 +79,7 @@ unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsig
 }
 
 // Lowers the dirty hint of a chunk in which nothing dirty was found, unless there is something by now.
-void mend_dirty(Descriptor& d) {
+void repair_dirty(Descriptor& d) {
   lower_chunk(d, kDirty);
   for (unsigned w = 0; w < kPageWords; ++w) {
     // [hint] seq_cst: the second look after the hint was lowered; pairs with mark_dirty.
@@ -124,7 +124,7 @@ unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
       const unsigned here = take_resident_of(*d, objects + got, want - got);
       got += here;
       if (got == want) return got;
-      if (here == 0) mend_dirty(*d);
+      if (here == 0) repair_dirty(*d);
       if (here == 0 && ++in_vain == kInVainMost) return got;
       slot = window_slot(d->first) + 1;
     }
@@ -245,20 +245,20 @@ namespace {
 
 // Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
 // round while the bin grows by one chunk for each call.
-void mend_next_chunks(Store& store, BinId bin) {
+void repair_next_chunks(Store& store, BinId bin) {
   constexpr unsigned kAtOnce = 2;
   Bin& b = store.of(bin);
-  HintBlock* block = b.mend_block.load(order::acquire);  // [blocks] acquire: pairs with the store below
-  unsigned slot = b.mend_slot.load(order::relaxed);      // relaxed: any chunk will do
+  HintBlock* block = b.repair_block.load(order::acquire);  // [blocks] acquire: pairs with the store below
+  unsigned slot = b.repair_slot.load(order::relaxed);      // relaxed: any chunk will do
   if (block == nullptr) {
     block = b.blocks.load(order::acquire);  // [blocks] acquire: pairs with block_for
     slot = 0;
   }
   for (unsigned i = 0; i < kAtOnce; ++i) {
-    if (Descriptor* const d = next_chunk(&block, &slot)) mend_chunk(*d);
+    if (Descriptor* const d = next_chunk(&block, &slot)) repair_chunk(*d);
   }
-  b.mend_block.store(block, order::release);  // [blocks] release: passes on what the load of `blocks` saw
-  b.mend_slot.store(slot, order::relaxed);    // relaxed: as above
+  b.repair_block.store(block, order::release);  // [blocks] release: passes on what the load of `blocks` saw
+  b.repair_slot.store(slot, order::relaxed);    // relaxed: as above
 }
 
 }  // namespace
@@ -268,8 +268,8 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
     Commit why = Commit::kDone;
     unsigned got = take_open(store, bin, objects, want, zero, &why);
     if (got != 0) return got;
-    // Stale hints that this look corrected, and those mended here, may show room.
-    mend_next_chunks(store, bin);
+    // Stale hints that this look corrected, and those repaired here, may show room.
+    repair_next_chunks(store, bin);
     got = take_open(store, bin, objects, want, zero, &why);
     if (got != 0) return got;
     // Where what is there cannot be used, another chunk could not be either.

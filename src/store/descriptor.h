@@ -1,6 +1,6 @@
 // The chunk descriptor: all that is known of one chunk of objects. It lies in the metadata region.
 //
-//   Descriptor | nearly[n] | partly[n] | not_empty[n] | resident[8] | dirty[8] | aged[8] | occupancy[f] |
+//   Descriptor | nearly[n] | partly[n] | not empty[n] | resident[8] | dirty[8] | aged[8] | occupancy[f] |
 //
 //   64-bit words       f = folios of the chunk       n = ceil(f / 64)       8: a bit for each page of 4 KiB
 //
@@ -9,15 +9,16 @@
 //
 //   occupancy[i]   bit j: object 64 i + j is taken (by the program or a cache). The truth; everything else is a hint.
 //   nearly, partly bit i: folio i may be nearly or partly full.
-//   not_empty      the other way round: bit i clear: folio i may be empty.
+//   not empty      the other way round: bit i clear: folio i may be empty.
 //   resident       which pages may be there; the others read as zero.
 //   dirty          which of these no object that is taken touches, as far as anybody looked (residency.h).
 //   aged           which of these were dirty at the last tick.
 //
-// Who may touch it: the header is written once, before the chunk is published, but for `committed`, which grows; words
-// are changed by anybody, by single atomic instructions, under the protocols of bin.h and purge.h.
+// Who may touch it: the header is written once, before the chunk is published, but for `committed`, which grows, the
+// backing, which is a hint, and `retired`, which whoever retires the chunk writes. Words are changed by anybody, by
+// single atomic instructions, under the protocols of bin.h and purge.h.
 //
-// Invariants (check()): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
+// Invariants (check_bin): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
 // room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and its pages have
 // their resident bits set; a resident page is dirty just when no object that touches it is taken.
 #pragma once

@@ -109,7 +109,7 @@ void lower_folio(Descriptor& d, unsigned folio, Fullness fullness) {
   if (now != kFull) raise_folio(d, folio, now);
 }
 
-void mend_chunk(Descriptor& d) {
+void repair_chunk(Descriptor& d) {
   for (unsigned folio = 0; folio < d.info().folios; ++folio) {
     const uint64_t word = d.occupancy(folio).load(order::relaxed);  // relaxed: nothing is lowered for it
     const Fullness now = fullness_of(word, d.valid(folio));

@@ -11,8 +11,8 @@
 // the raiser writes the lower level and reads the bit, the lowerer writes the bit and reads the lower level; one of
 // them sees the other. Whoever finds a stale hint lowers it and raises the right one. A thread that stops for ever
 // while it lowers a chunk's or a summary bit may hide the chunk's folios of that class, or the 64 chunks of that bit,
-// until one of them is raised again; before a bin opens another chunk it mends one that it has (mend_chunk), so nothing
-// stays hidden.
+// until one of them is raised again; before a bin opens another chunk it repairs two that it has (repair_chunk), so
+// nothing stays hidden.
 #pragma once
 
 #include <stdint.h>
@@ -76,14 +76,14 @@ void raise_chunk(Descriptor& d, unsigned hint);
 void raise_new_chunk(Descriptor& d);             // that it is empty; its entry is written
 void lower_chunk(Descriptor& d, unsigned hint);  // for a fullness class: unless a folio's hint is raised
 
-// A chunk of the block whose hint looks raised, the lowest at or after `from`, or null. Mends the summary.
+// A chunk of the block whose hint looks raised, the lowest at or after `from`, or null. Repairs the summary.
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from = 0);
 
 void raise_folio(Descriptor& d, unsigned folio, Fullness fullness);
 void lower_folio(Descriptor& d, unsigned folio, Fullness fullness);  // and raises the one of its class
 
 // Raises every hint that the chunk's words ask for.
-void mend_chunk(Descriptor& d);
+void repair_chunk(Descriptor& d);
 
 // The lowest folio whose hint looks raised, or -1.
 int find_folio(Descriptor& d, Fullness fullness);

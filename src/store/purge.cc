@@ -21,7 +21,7 @@ struct Left {
 // them.
 constexpr unsigned kBreakShift = 3;
 
-bool huge(const Descriptor& d) { return d.backing() == Backing::kHuge; }
+bool is_huge_page(const Descriptor& d) { return d.backing() == Backing::kHuge; }
 
 // The pages of a chunk that a purge is to take, up to about a number of bytes; nothing is claimed yet.
 struct Choice {
@@ -172,16 +172,17 @@ unsigned least_worth(Descriptor& d, unsigned worth_shift) {
 
 size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, Left* left) {
   PageChange change;
-  Choice choice = choose(d, which, huge(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
+  Choice choice = choose(d, which, is_huge_page(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
   const size_t page = os::page_bytes();
   const unsigned pages = static_cast<unsigned>(kChunkBytes / page);
-  const bool is_huge = huge(d);
-  const unsigned worth = is_huge && which == PurgeWhich::kAged && worth_shift > kBreakShift ? kBreakShift : worth_shift;
+  const bool one_page = is_huge_page(d);
+  const bool breaks_up = one_page && which == PurgeWhich::kAged && worth_shift > kBreakShift;
+  const unsigned worth = breaks_up ? kBreakShift : worth_shift;
   const bool spare = choice.count < least_worth(d, worth);
   // Of a huge page, what lies before the first object and behind the last one is resident too.
-  if (choice.count != 0 || !is_huge) add_outside(d, &choice);
+  if (choice.count != 0 || !one_page) add_outside(d, &choice);
   // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
-  const unsigned run_most = is_huge ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
+  const unsigned run_most = one_page ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
   if (!spare && choice.count != 0) prepare_purge(d);
   // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;

@@ -1,6 +1,8 @@
-// A store: all that takes, gives and purges share of its chunks. The process has one. Another one has chunks of its
-// own, and what is taken goes back to where it came from. Zero-filled it is a valid, empty one. All stores share what
-// is below: address space, metadata, the chunk table, counts of pages. What is above, the caches, is the process's.
+// A store: all that takes, gives and purges share of its chunks. Zero-filled it is a valid, empty one. Who takes names
+// the store; who gives need not, as the object's descriptor leads to the store that it came from.
+//
+// The process has one (process_store), which malloc, free and the caches use. Others are for tests, and for heaps to
+// come. All stores share address space, metadata, the chunk table and the counts of pages.
 //
 // Who may touch it: everybody, as each field says.
 #pragma once
@@ -19,9 +21,9 @@ struct HintBlock;
 struct alignas(64) Bin {
   Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
   Atomic<unsigned> chunks;    // that were opened
-  // Whose turn it is to have its hints mended; null: the first one's.
-  Atomic<HintBlock*> mend_block;
-  Atomic<unsigned> mend_slot;
+  // Whose turn it is to have its hints repaired; null: the first one's.
+  Atomic<HintBlock*> repair_block;
+  Atomic<unsigned> repair_slot;
   Atomic<bool> refused;       // the kernel has refused to purge something of it
   Atomic<unsigned> watched;   // frees that were watched so far
   Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last

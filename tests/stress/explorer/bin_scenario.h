@@ -252,7 +252,7 @@ class BinScenario {
     return comes_to_light(free - reached) ? "" : "free objects stay unseen while the bin grows";
   }
 
-  // Before a bin opens a chunk it mends some that it has: by the time it has four times as many, nothing is hidden.
+  // Before a bin opens a chunk it repairs some that it has: by the time it has four times as many, nothing is hidden.
   bool comes_to_light(unsigned unseen) const {
     if (unseen == 0) return true;
     unsigned chunks = 0, all = 0;

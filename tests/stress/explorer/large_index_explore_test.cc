@@ -150,8 +150,8 @@ TEST(ExploreLargeIndex, TheNextBlock) {
   expect_sound(explore(two.machine, two.plan, {.executions = 3000}), "large index: two make the next block");
 }
 
-// What a thread that stopped has hidden comes to light when the field is mended.
-TEST(ExploreLargeIndex, AFieldIsMended) {
+// What a thread that stopped has hidden comes to light when the field is repaired.
+TEST(ExploreLargeIndex, AFieldIsRepaired) {
   IndexScenario s;
   s.plan.threads = {s.free(0), s.look_for(Room::kFree, 1), s.look_for(Room::kReady, 1)};
   s.plan.verdict = [&]() -> std::string {

@@ -300,13 +300,13 @@ TEST(ExploreWindows, TheSecondBlock) {
   s.open(s.other, 1, all);
   s.plan.threads = {s.take(s.other, 1), s.take(s.other, 1)};
   s.expect_sound("two windows: two open the second");
-  ChunkScenario mended(ChunkScenario::Where::kTwoWindows);
-  mended.open(mended.other, 1, all);
-  mended.plan.threads = {mended.take(mended.other, 1), mended.give(0, 1), ChunkScenario::purge()};
-  mended.expect_sound("two windows: one opens the second, give, purge");
+  ChunkScenario repaired(ChunkScenario::Where::kTwoWindows);
+  repaired.open(repaired.other, 1, all);
+  repaired.plan.threads = {repaired.take(repaired.other, 1), repaired.give(0, 1), ChunkScenario::purge()};
+  repaired.expect_sound("two windows: one opens the second, give, purge");
 }
 
-// Who has its hints mended by turns finds a block that another thread has passed on.
+// Who has its hints repaired by turns finds a block that another thread has passed on.
 TEST(ExploreWindows, ABlockIsPassedOn) {
   ChunkScenario s(ChunkScenario::Where::kTwoWindows);
   // Of the largest bin a chunk is open already; it gets full.
@@ -318,7 +318,7 @@ TEST(ExploreWindows, ABlockIsPassedOn) {
   const Body fill = s.take(largest, kFolioObjects);
   s.plan.threads = {ChunkScenario::both(fill, fill), fill, fill};
   s.plan.verdict = [] { return std::string(); };
-  s.expect_sound("two windows: chunks are opened in the second, hints are mended");
+  s.expect_sound("two windows: chunks are opened in the second, hints are repaired");
 }
 
 }  // namespace

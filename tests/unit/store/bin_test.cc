@@ -408,7 +408,7 @@ TEST(Bin, FewCallsCommitAChunk) {
             kPassed);
 }
 
-TEST(Bin, LostHintsAreMendedBeforeLong) {
+TEST(Bin, LostHintsAreRepairedBeforeLong) {
   const BinId bin = bin_of(13000);
   Taken taken(bin);
   taken.take(3 * info_of(bin).objects);
@@ -425,7 +425,7 @@ TEST(Bin, LostHintsAreMendedBeforeLong) {
   }
   EXPECT_LT(looks, 20u);
   visit_chunks(process_store, bin, [](Descriptor& d) {
-    mend_chunk(d);
+    repair_chunk(d);
     return true;
   });
   EXPECT_TRUE(check_bin(process_store, bin));

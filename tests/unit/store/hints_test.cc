@@ -173,7 +173,7 @@ TEST_F(Hints, AFolioOfAnotherClassIsRaisedThere) {
   EXPECT_TRUE(raised(d, kNearlyFull));
 }
 
-TEST_F(Hints, MendingRaisesWhatTheWordsAskFor) {
+TEST_F(Hints, RepairingRaisesWhatTheWordsAskFor) {
   Descriptor& d = open(7, small_);
   for (unsigned folio = 0; folio < d.info().folios; ++folio) {
     set_word(d, folio, ~uint64_t{0});
@@ -182,7 +182,7 @@ TEST_F(Hints, MendingRaisesWhatTheWordsAskFor) {
   set_word(d, 11, 0);
   set_word(d, 22, low_mask(1));
   set_word(d, 33, low_mask(63));
-  mend_chunk(d);
+  repair_chunk(d);
   EXPECT_EQ(find_folio(d, kEmpty), 11);
   EXPECT_EQ(find_folio(d, kPartlyFull), 22);
   EXPECT_EQ(find_folio(d, kNearlyFull), 33);
@@ -204,7 +204,7 @@ TEST_F(Hints, TheLowestRaisedChunkIsFoundFromAnyStart) {
   }
 }
 
-TEST_F(Hints, AStaleSummaryIsMended) {
+TEST_F(Hints, AStaleSummaryIsRepaired) {
   Descriptor& low = open(5, bin_id(20));
   Descriptor& high = open(300, bin_id(20));
   raise_chunk(low, kDirty);
