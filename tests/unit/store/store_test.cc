@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -119,6 +120,65 @@ TEST(Store, NoneSeesTheOthersObjects) {
         }
       }
     }
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  };
+  EXPECT_EQ(in_child(child), kPassed);
+}
+
+// Threads take and give in two stores while each store is purged and its free chunks are retired, so that address space
+// goes from one to the other and back: no object is of both, no byte is lost, and the counts come out.
+TEST(Store, AddressSpaceGoesFromOneToTheOther) {
+  const auto child = [] {
+    const std::array<BinId, 3> used{bin_of(48), bin_of(3000), bin_of(30000)};
+    std::atomic<bool> stop{false};
+    std::atomic<size_t> retired{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        const unsigned s = 1 + t % 2;
+        std::mt19937 random(t);
+        for (unsigned round = 0; round < rounds(150); ++round) {
+          const BinId bin = used[random() % used.size()];
+          const size_t size = info_of(bin).size;
+          std::vector<void*> live;
+          for (unsigned i = 0; i < 12; ++i) {
+            void* some[kFolioObjects];
+            const unsigned got = take_objects(*stores[s], bin, some, kFolioObjects);
+            ASSERT_NE(got, 0u);
+            for (unsigned k = 0; k < got; ++k) {
+              ASSERT_EQ(store_of(some[k]), stores[s]);
+              memset(some[k], static_cast<int>(1 + t), size);
+              live.push_back(some[k]);
+            }
+          }
+          for (void* object : live) {
+            const char* const at = static_cast<char*>(object);
+            EXPECT_TRUE(at[0] == static_cast<char>(1 + t) && memcmp(at, at + 1, size - 1) == 0);
+            give_object(bin, object, "test");
+          }
+        }
+      });
+    }
+    threads.emplace_back([&] {
+      for (unsigned i = 0; !stop; ++i) {
+        Store& store = *stores[1 + i % 2];
+        purge_bins(store, PurgeWhich::kNow, ~size_t{0});
+        retired += retire_free_chunks(store);
+      }
+    });
+    for (unsigned t = 0; t < 4; ++t) threads[t].join();
+    stop = true;
+    threads.back().join();
+    EXPECT_NE(retired, 0u);
+    for (const unsigned s : {1u, 2u}) {
+      purge_bins(*stores[s], PurgeWhich::kAll, ~size_t{0});
+      for (const BinId bin : used) {
+        EXPECT_EQ(taken_in(*stores[s], bin), 0u);
+        EXPECT_TRUE(check_bin(*stores[s], bin));
+      }
+    }
+    EXPECT_EQ(page_counts.dirty.get(), 0);
+    EXPECT_EQ(page_counts.resident.get(), 0);
     return ::testing::Test::HasFailure() ? kFailed : kPassed;
   };
   EXPECT_EQ(in_child(child), kPassed);
