@@ -2,7 +2,9 @@
 
 In README.md, CHANGELOG.md, CONTRIBUTING.md, docs/*.md: `paths` of the tree (with * and {a,b}), links and #anchors,
 `make targets`, options in FOLIO_OPTIONS=..., `folio_names`, `kConstants` and `Qualified::names` of the code. In code,
-comments and messages: docs/NAME.md#anchor. And the other way round: docs/options.md has every option, and its default.
+comments and messages: docs/NAME.md#anchor. In comments of src and include: files, kConstants, names_with_underscores
+and calls(). And the other way round: docs/options.md has every option, and its default; docs/PORTING.md has every
+function of the contract with the system; each .cc of src opens with a comment.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ CODE_FOLDERS = ["src", "include", "tests", "bench", "tools", "cmake"]
 REFERRING = ["src", "include", "tests/abuse", "tests/api", "tools", "bench"]
 CODE_SUFFIXES = (*house.CODE, ".py", ".sh", ".txt", ".cmake", ".in")
 
+STRING = re.compile(r'"[^"\n]*"')
 SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 REFERENCE = re.compile(r"\bdocs/[\w.-]+\.md(?:#[a-z][\w-]*)?")
@@ -27,6 +30,16 @@ LIMIT_VALUE = re.compile(r"\d+[KMGTkmgt%]?|cgroup")
 ROOT_FILE = re.compile(r"[\w.-]+\.(?:md|txt|json)|Makefile|LICENSE|CMakeLists\.txt")
 QUALIFIED = re.compile(r"(?!std::)[A-Za-z_]\w*(?:::~?\w+)+(?:\(\))?")
 SYMBOL = re.compile(r"folio_\w+(?:\(\))?|k[A-Z]\w+")
+IN_COMMENT = re.compile(
+    r"(?<![\w/.-])(?:[\w/]+\.(?:h|cc|def|py|cmake)\b|k[A-Z]\w+|[a-z]\w*_\w+|[A-Za-z_]\w*(?=\(\)))(?!\.\w)"
+)
+# Of others: headers, the kernel's fields, the instructions by which compilers tell how a stack is unwound.
+OF_OTHERS = re.compile(
+    r"dlfcn\.h|sys/sdt\.h|linux/futex\.h|mm_cid|same_value|set_loc|advance_loc[124]|(?:def_cfa|val|offset|restore)_\w+|"
+    r"remember_state|def_cfa"
+)
+CONTRACT = ("src/os/os.h", "src/os/faults.h")
+DECLARED = re.compile(r"^(?:const |\[\[noreturn\]\] )?[A-Za-z]\w*[ *&]+(\w+)\([^{};]*\);", re.MULTILINE)
 FENCE = re.compile(r"^\s*```")
 
 
@@ -54,10 +67,14 @@ class Names:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.words: set[str] = set()
+        self.in_code: set[str] = set()  # words, but for those in comments alone
         for path in [*house.files(root, CODE_FOLDERS, CODE_SUFFIXES), Path("CMakeLists.txt")]:
             if (root / path).is_file():
-                self.words |= set(re.findall(r"\w+", (root / path).read_text()))
+                text = (root / path).read_text()
+                code = "\n".join(house.split(text)[0]) if path.suffix in house.CODE else text
+                self.in_code |= set(re.findall(r"\w+", code)) | set(re.findall(r"\w+", " ".join(STRING.findall(text))))
+        paths = house.files(root, [*CODE_FOLDERS, "docs"], (*CODE_SUFFIXES, ".md"))
+        self.ends = {"/".join(path.parts[i:]) for path in paths for i in range(len(path.parts))}
         makefile = root / "Makefile"
         text = makefile.read_text() if makefile.is_file() else ""
         self.targets = {name for line in re.findall(r"^([\w %.-]+):", text, re.MULTILINE) for name in line.split()}
@@ -108,8 +125,31 @@ class Names:
             return None if target[1] in self.targets else f"`{span}`: the Makefile has no such target"
         if SYMBOL.fullmatch(span) or QUALIFIED.fullmatch(span):
             parts = span.removesuffix("()").replace("~", "").split("::")
-            return None if self.words.issuperset(parts) else f"`{span}` is not in the code"
+            return None if self.in_code.issuperset(parts) else f"`{span}` is not in the code"
         return None
+
+
+def check_comments(names: Names, path: Path, problems: house.Problems) -> None:
+    text = (names.root / path).read_text()
+    if path.suffix == ".cc" and not text.startswith("//"):
+        problems.add(path, 1, "does not open with a comment that says what it does")
+    for number, line in enumerate(house.split(text)[1], 1):
+        for name in IN_COMMENT.findall(line):
+            known = names.ends if "." in name else names.in_code
+            if name not in known and not OF_OTHERS.fullmatch(name):
+                problems.add(path, number, f"the comment names {name}, which does not exist")
+
+
+def check_contract(names: Names, problems: house.Problems) -> None:
+    path = Path("docs/PORTING.md")
+    if not (names.root / path).is_file():
+        return
+    text = (names.root / path).read_text()
+    for header in CONTRACT:
+        code = "\n".join(house.split((names.root / header).read_text())[0])
+        for name in DECLARED.findall(code):
+            if f"`{name}`" not in text:
+                problems.add(path, 1, f"does not name {name} of {header}")
 
 
 def check_document(names: Names, path: Path, problems: house.Problems) -> None:
@@ -161,7 +201,10 @@ def check(root: Path, problems: house.Problems) -> str:
             for reference in REFERENCE.findall(line):
                 if wrong := names.wrong_reference(reference, Path()):
                     problems.add(path, number, wrong)
+    for path in house.files(root, ["src", "include"], house.CODE):
+        check_comments(names, path, problems)
     check_options_document(names, problems)
+    check_contract(names, problems)
     return f"{len(documents)} documents"
 
 

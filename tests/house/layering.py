@@ -1,6 +1,6 @@
 """Checks that the folders of src are layers, and what each layer may name.
 
-- A file includes its own folder or one above it in LAYERS, by the path of an existing header below src.
+- A file includes its own folder or a lower layer, one before it in LAYERS, by the path of an existing header in src.
 - No cycles, also among modules: NAME.h, NAME.cc and every NAME_*.cc that has no header are one.
 - Headers of the libc, beyond those without code, only in os, core and api; of the C++ library only in api.
 - The public header only in the layers that speak to the outside.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import house
 
+# The lowest first.
 LAYERS = ["base", "arch", "config", "os", "sync", "space", "store", "policy", "cache", "core", "diag", "api"]
 PLATFORM_LAYERS = {"arch", "os", "api"}
 LIBC_LAYERS = {"os", "core", "api"}
@@ -32,7 +33,7 @@ def check_own_include(root: Path, path: Path, number: int, target: str, problems
     if folder not in LAYERS or not (root / "src" / target).is_file():
         problems.add(path, number, f'"{target}" is no header below src')
     elif LAYERS.index(folder) > LAYERS.index(path.parts[1]):
-        problems.add(path, number, f'{path.parts[1]} includes "{target}", of a layer below it')
+        problems.add(path, number, f'{path.parts[1]} includes "{target}", of a higher layer')
     elif folder == "arch" and target != "arch/arch.h" and path.parts[1] != "arch":
         problems.add(path, number, f'"{target}" is included through arch/arch.h only')
 

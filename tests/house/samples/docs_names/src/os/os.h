@@ -1,0 +1,3 @@
+// Nothing.
+bool reserve(int bytes);
+[[noreturn]] void abandon();
