@@ -58,7 +58,7 @@ void report_large(const void* object, const char* function) {
   report_misuse(line, "double-free");
 }
 
-bool is_huge(unsigned code) { return code == kCodeHugeStart || code == kCodeHugeInside; }
+bool in_huge(unsigned code) { return code == kCodeHugeStart || code == kCodeHugeInside; }
 
 // The live huge object that starts at the address, or null after a report.
 HugeBlock* find_huge(const void* object, const char* function) {
@@ -111,7 +111,7 @@ void release_slow(void* object, const char* function) {
   start();
   const unsigned code = chunk_code(object);
   if (code == kCodeNone) return report_foreign(object, function);
-  if (is_huge(code)) {
+  if (in_huge(code)) {
     return clock_after_huge_free(release_huge(object, function));
   }
   if (code == kCodeLarge) {
@@ -139,7 +139,7 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
     report_foreign(object, function);
     return false;
   }
-  if (is_huge(code)) {
+  if (in_huge(code)) {
     const HugeBlock* block = find_huge(object, function);
     if (block == nullptr) return false;
     *extent = {block->usable_bytes, code};

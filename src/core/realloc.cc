@@ -22,7 +22,7 @@ namespace folio {
 
 namespace {
 
-bool is_huge(unsigned code) { return code == kCodeHugeStart; }
+bool starts_huge(unsigned code) { return code == kCodeHugeStart; }
 
 bool is_large(size_t size) { return size > kMediumMost && size <= kLargeMost; }
 
@@ -38,7 +38,7 @@ void give_room(void* moved, size_t size, size_t before) {
 }
 
 bool resize_in_place(void* object, const Extent& extent, size_t size) {
-  if (is_huge(extent.code)) return size > kLargeMost && huge_resize(huge_at(object), size);
+  if (starts_huge(extent.code)) return size > kLargeMost && huge_resize(huge_at(object), size);
   if (extent.code == kCodeLarge && is_large(size)) {
     // It keeps as much as it may have been given.
     const size_t usable = extent.usable_bytes, rest = usable / kRoomShare + kGranuleBytes;
@@ -56,7 +56,7 @@ bool expand(void* object, size_t size, const char* function) {
   if (object == nullptr || !find_extent(object, function, &extent)) return false;
   if (size <= extent.usable_bytes) return true;
   const bool large = extent.code == kCodeLarge && is_large(size) && large_resize(object, size);
-  const bool huge = is_huge(extent.code) && huge_resize(huge_at(object), size);
+  const bool huge = starts_huge(extent.code) && huge_resize(huge_at(object), size);
   if (large || huge) seam_resized(object, size, start());
   return large || huge;
 }
@@ -79,7 +79,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     ladder_after_call();
     return object;
   }
-  if (is_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
+  if (starts_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
     seam_leaves(object);
     HugeBlock* block = huge_move(huge_at(object), size);
     if (block == nullptr && ladder_make_room_for_large(size - extent.usable_bytes, "realloc")) {

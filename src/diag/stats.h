@@ -14,7 +14,7 @@ struct BinStats {
   uint64_t taken;     // objects: live and cached
   uint64_t cached;    // objects
   uint64_t resident;  // bytes that may be resident
-  uint64_t dirty;     // of these, bytes of free folios or large objects
+  uint64_t dirty;     // of these, bytes of pages that no taken object touches
 };
 // What the magazines that threads use hold of each bin: looked at once for all bins, as that takes system calls. No
 // more than this lies on the stack, which may be a small one.

@@ -1,8 +1,8 @@
 // The contract with the operating system: all that Folio asks of it. The build picks one implementation (linux*.cc).
 //
 // No function allocates, takes a lock of this process, or changes errno, but for those that ask the threads library:
-// start_thread, at_thread_end, at_fork. A failure is a returned null, false or 0. Thread-safe, and but for
-// these three safe in a signal handler.
+// start_thread, leave_to_ordinary_thread, prepare_thread_end, at_thread_end, at_fork. A failure is a returned null,
+// false or 0. Thread-safe, and but for these five safe in a signal handler.
 #pragma once
 
 #include <pthread.h>
@@ -31,8 +31,7 @@ void* reserve(size_t bytes, size_t alignment, HugePages pages = HugePages::kRefu
 
 // Makes a page-aligned range readable and writable: of reserved address space, which then is zero-filled, or of what
 // protect() made readable. Physical pages come when touched. What is there already stays as it is, so two threads may
-// do it at once. False if the kernel refuses: some of it may be done
-// then.
+// do it at once. False if the kernel refuses: some of it may be done then.
 bool commit(void* address, size_t bytes);
 
 // Makes a page-aligned range of the library's own data readable only. False if the kernel refuses.
@@ -171,7 +170,7 @@ bool first_thread_left();
 
 // ---- Files of the system ----
 //
-// All that Folio ever reads, each at the start of the process, or on the housekeeper's thread where it was kept open:
+// All that Folio ever reads, each at the start of the process, or later where it was kept open, or the program asks:
 //
 //   /proc/self/cgroup, /proc/self/mountinfo      which cgroups the process is in, and where they are mounted
 //   memory.max, memory.high                      in the folders of a cgroup (v2): its limits
@@ -179,6 +178,7 @@ bool first_thread_left();
 //   memory.pressure, or /proc/pressure/memory    how long the threads of the cgroup, or of all, waited for memory
 //   memory.events                                how often the cgroup met its limits (v2)
 //   /proc/self/statm                             for statistics, see resident_bytes
+//   /proc/self/maps                              for the profile's readers: option profile_file, folio_profile_write
 //   /proc/self/exe                               its name only, see program_path
 
 inline constexpr size_t kPathMost = 1024;

@@ -2,12 +2,12 @@
 // looks, is core/ladder.h's; the stores ask space/room.h.
 //
 //   0 --------- 7/8 ------- 15/16 ------ soft -------- hard - reserve ----- hard
-//     kCalm         kNear         kTight      kAtSoft              kAtHard
+//     kCalm      kNear       kTight     kAtSoft             kAtHard
 //
 //   kNear      no new huge pages; nothing comes before it is needed
 //   kTight     CPU caches and depot are emptied, and CPU caches keep little
-//   kAtSoft      what is free goes at once, so that held <= soft as far as it can be
-//   kAtHard  large and huge objects get no memory that is not there already; from `hard` on no object does
+//   kAtSoft    what is free goes at once, so that held <= soft as far as it can be
+//   kAtHard    large and huge objects get no memory that is not there already; from `hard` on no object does
 //
 // Where only a hard limit is set, or the soft one lies in its reserve, the soft one is where the reserve begins.
 #pragma once

@@ -5,7 +5,7 @@
 //   level    threads of the cgroup (or of all) waited for memory since the look before    or the cgroup
 //   kNear    5 % of the time, some of them                                                met memory.max or .high
 //   kTight   15 % of the time, some of them
-//   kAtSoft    10 % of the time, all of them                                                was out of memory
+//   kAtSoft  10 % of the time, all of them                                                was out of memory
 //
 // That the cgroup met its limits says little: it does so as often as the kernel drops cached files.
 #pragma once

@@ -7,8 +7,7 @@
 // Beside it, for slow paths, the descriptor map: from a chunk's number to its descriptor, two levels.
 //
 // Who may touch it: whoever opens a chunk or a huge object writes its entries before any of its addresses are handed
-// out; everybody reads. An entry of a bin never
-// changes, but that a chunk is watched at first, maybe, and then no more.
+// out; everybody reads. An entry of a bin never changes, but that a chunk is watched at first, maybe, and then no more.
 #pragma once
 
 #include <stddef.h>

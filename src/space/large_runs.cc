@@ -298,7 +298,7 @@ void raise_all(Field& f) {
   for (Hint<uint8_t>& word : f.ready_from) word.set(0);
   raise_room(f, Room::kReady, kRunMost);
   raise_room(f, Room::kFree, f.granules);
-  // Relaxed: nothing was changed that must be seen; what somebody lowers just then is mended once more.
+  // Relaxed: nothing was changed that must be seen; what somebody lowers just then is repaired once more.
   f.dirty.fetch_or(low_mask(f.words()), order::relaxed);
   raise_mark(f, Mark::kDirty);
 }

@@ -1,4 +1,5 @@
-// The seam as tools outside use it: another process switches it, by system calls alone, while threads allocate and fork.
+// The seam as tools outside use it: another process switches it, by system calls alone, while threads allocate and
+// fork.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
