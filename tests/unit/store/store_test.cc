@@ -137,7 +137,7 @@ TEST(Store, AddressSpaceGoesFromOneToTheOther) {
       threads.emplace_back([&, t] {
         const unsigned s = 1 + t % 2;
         std::mt19937 random(t);
-        for (unsigned round = 0; round < rounds(150); ++round) {
+        for (unsigned round = 0; round < rounds(60); ++round) {
           const BinId bin = used[random() % used.size()];
           const size_t size = info_of(bin).size;
           std::vector<void*> live;
