@@ -2,7 +2,7 @@
 //
 // Why not std::atomic: the core uses no header of the C++ library (it must build against any libc), and two builds need
 // a hook at each atomic operation: FOLIO_EXPLORE (the interleaving explorer does the operation, explored_atomic.h) and
-// FOLIO_COUNT (each read-modify-write is told, with its word: which structure that is, its address says).
+// FOLIO_COUNT (each read-modify-write is reported with its address, by which the structure is known).
 //
 // Memory orders are spelled order::x. Every order stronger than relaxed carries a tag, [name], that names the edge and
 // appears at both of its ends (docs/CONCURRENCY.md).

@@ -1,5 +1,5 @@
-// Atomic<T> of the builds with FOLIO_EXPLORE: every operation is told to the interleaving explorer, with its order and
-// its place in the source, and the explorer does it (tests/stress/explorer). Included by base/atomic.h alone.
+// Atomic<T> of the builds with FOLIO_EXPLORE: every operation goes to the interleaving explorer, with its order and its
+// place in the source, and the explorer performs it (tests/stress/explorer). Included by base/atomic.h alone.
 #pragma once
 
 #include <stddef.h>
@@ -23,7 +23,7 @@ struct ExploredOp {
 
 // Does the operation and returns what it read; a compare_exchange is done if that is what was expected.
 extern "C" uint64_t folio_explore(void* word, const folio::ExploredOp* op);
-extern "C" bool folio_exploring;         // loads are to be told, too
+extern "C" bool folio_exploring;         // loads are passed on, too
 extern "C" void folio_explore_result();  // what the last operation read is looked at
 
 namespace folio {

@@ -38,7 +38,7 @@ struct alignas(64) CpuCache {
   TrySection section;
   Atomic<uint64_t> busy;       // tries that found the section held: written outside it
   alignas(64) uint64_t bytes;  // of objects in all lists; this and what follows: inside the section only
-  int64_t to_depot[2];         // by depot_small: bytes that went there less those that came, not told yet (depot_count)
+  int64_t to_depot[2];         // by depot_small: bytes that went there less those that came, not flushed yet
   CpuList lists[kBins];
   LargeList large;  // a budget of its own
 };

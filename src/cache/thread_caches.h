@@ -2,7 +2,7 @@
 // fork, statistics, and who finds threads that are gone without a word.
 //
 // Tops lie in their thread's storage, which may go, or become something else, at any moment; ThreadTops in
-// thread_cache.h says how that is told.
+// thread_cache.h says how that is recognised.
 #pragma once
 
 #include "cache/thread_cache.h"

@@ -183,7 +183,7 @@ bool nobody_left() {
   return threads == 0 ? thread_count() == 0 : threads <= 2 && os::first_thread_left();
 }
 
-constinit bool cannot_rest = false;  // the housekeeper's own
+constinit bool cannot_rest = false;  // the system refuses to let it sleep; only the housekeeper touches this
 
 // Rests, and looks then which threads are left. False: the housekeeper is to leave.
 bool rest(Rest kind, uint64_t ms, bool* called) {
@@ -269,7 +269,7 @@ void housekeeper_main(void*) {
   if (os::first_thread_left()) os::leave_to_ordinary_thread();
 }
 
-// It is called by who has work for it, at most once for each of its sleeps.
+// Wakes a housekeeper that sleeps while there is work for it: at most one system call for each of its sleeps.
 void call_if_asleep() {
   if (!housekeeper_sleeps() || !is_worth_a_thread()) return;
   keep_time_until(0);

@@ -31,7 +31,7 @@ bool advice_works(char* page, size_t bytes) {
   return os::install_guard(page, bytes) && os::word_is(word, nullptr) == os::Answer::kNotThere;
 }
 
-// Its first page tells first: where memory is locked, to make all of it usable would bring all of its pages.
+// The first page is tried alone: in locked memory, committing the whole chunk would make all of its pages resident.
 bool close_by_advice(const GuardPool& pool) {
   if (!os::commit(pool.chunk, pool.page_bytes)) return false;
   const bool works = advice_works(pool.chunk, pool.page_bytes) && os::commit(pool.chunk, kChunkBytes);

@@ -11,8 +11,8 @@
 //
 // Who chooses: malloc's slow path, to which the closed seam sends every call (seam.h).
 //
-// Who may touch a slot: who has claimed it (kGuardBusy); while its object lives, the program's calls on it. What it
-// says of its object is read by reports, too: one that finds a slot just being used again tells of both objects.
+// Who may touch a slot: who has claimed it (kGuardBusy); while its object lives, the program's calls on it. Reports
+// read slots, too: a report that meets a slot while it is reused may mix two objects.
 #pragma once
 
 #include <stddef.h>

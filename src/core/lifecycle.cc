@@ -54,7 +54,7 @@ void after_fork_in_child() {
   clock_start_housekeeper_if_on();
 }
 
-// What the thread that calls exit has freed lately is the last that can be looked at. A profile ends here, too.
+// Validates what the thread that calls exit has freed lately, before it is too late; and ends the profile's file.
 [[gnu::destructor]] void look_at_exit() {
   if (options.errors != kErrorsIgnore) thread_cache_look("exit");
   profile_file_end();

@@ -67,7 +67,7 @@ bool seam_close(uint64_t interval) {
   if (!begin_change()) return false;
   seam_setting.until_ms.set(0);
   seam_setting.carefully.set(0);
-  seam_setting.interval.set(interval);  // who meets the one before goes on by that
+  seam_setting.interval.set(interval);  // who has read the one before uses that
   seam_setting.number.add(1);
   // [start] release: what the options say, again. unseen: as in begin_change
   seam_mode.store(kClosed, order::release);
@@ -106,8 +106,8 @@ FOLIO_COLD void open_if_left() {
   if (until != 0 && os::now_ms() > until) seam_open();
 }
 
-// The interval by which the next object, of `size` bytes, is one; 0 if it is none. Who asks goes on by that, as the
-// setting may be another one by then, and 0.
+// Whether the next object, of `size` bytes, is chosen: the interval that decided it, or 0. The caller uses the interval
+// returned, since the setting may have changed meanwhile, also to 0.
 uint64_t choose(size_t size, uint64_t interval) {
   if (size > PTRDIFF_MAX || !seam_countdown.ends(size, interval, seam_setting.number.get())) return 0;
   open_if_left();

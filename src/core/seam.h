@@ -4,7 +4,7 @@
 //   open     malloc's fast path finds the top of a size's bin in `front`. Each slow path reads the mode anyway
 //            (lifecycle.h: start).
 //   closed   everywhere in `front` is bin 0, whose top is closed for good: every malloc takes the slow path, finds the
-//            mode, tells seam_see, and is served by the true tables (size_classes.h).
+//            mode, calls seam_see, and is served by the true tables (size_classes.h).
 //   guarding closed, for guarded objects alone (guards.h): what the process is in place of open where it has these.
 //            Calls are not counted, and but for the few that are chosen each does little more than when open.
 //

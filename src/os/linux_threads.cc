@@ -53,7 +53,7 @@ constinit ThreadStart thread_start{};
 constinit CreateThread* create_thread = pthread_create;
 constinit sigset_t starters_signals{};
 
-// What its maker could not give it on the way: it then runs late where its maker's CPU is busy.
+// Sets here what the attributes could not: later than they would, where the creator's CPU is busy.
 void* run_thread(void*) {
   const ThreadStart start = thread_start;
   const sched_param ordinary{};

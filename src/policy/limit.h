@@ -65,7 +65,8 @@ int64_t limit_reserve(int64_t hard);
 
 // The level for what is held now; it falls only when some less is held than where it began. Notes it.
 Level limit_look();
-// The larger of limit's and system's, and the highest that it was since the call before.
+// The higher of two levels, the limits' and the system's; and the highest that this was since the last call of the
+// second function.
 Level level_now();
 Level limit_take_highest();
 

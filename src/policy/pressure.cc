@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kNearShare = 5, kTightShare = 15, kAllShare = 10;  // percent
 constexpr uint64_t kAgainMs = 1000;
 
-// All but the files, which are found before there is another thread, is the housekeeper's own.
+// The files are opened before there is another thread. `seen`, the last poll, is touched by the housekeeper alone.
 constinit os::KeptFile stalls, events;
 struct Seen {
   uint64_t at_ms;

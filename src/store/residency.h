@@ -88,7 +88,7 @@ class ChunkPages {
   unsigned shift_;
 };
 
-// What has changed, in pages; told to the sums at the end.
+// Changes of the resident and dirty counts, in pages; the destructor adds them to page_counts.
 struct PageChange {
   int resident = 0, dirty = 0;
   ~PageChange();

@@ -29,7 +29,7 @@ struct alignas(64) Bin {
   Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
 };
 
-// Which chunk collapse (collapse.h) looks at next; the one thread's that does.
+// Where collapse (collapse.h) goes on; touched by one thread at a time, the housekeeper as a rule.
 struct CollapsePlace {
   HintBlock* block;     // null: the bin's first one
   unsigned bin_before;  // the bin is the next one
