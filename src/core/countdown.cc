@@ -7,9 +7,16 @@ namespace folio {
 
 namespace {
 
+// Time and place do not tell threads apart that come and go, nor the children of a fork: the system's number does.
+uint64_t first_state(const uint64_t& state) {
+  constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
+  const uint64_t mixed = (reinterpret_cast<uintptr_t>(&state) ^ os::now_ms() << 20) * kMix;
+  return (mixed ^ mixed >> 32 ^ os::thread_id()) * kMix | 1;
+}
+
 // xorshift64* [Vigna 2016].
 uint64_t next_random(uint64_t& state) {
-  if (state == 0) state = (reinterpret_cast<uintptr_t>(&state) ^ os::now_ms() << 20) * 0x9e3779b97f4a7c15u | 1;
+  if (state == 0) state = first_state(state);
   state ^= state >> 12;
   state ^= state << 25;
   state ^= state >> 27;

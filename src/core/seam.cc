@@ -193,6 +193,7 @@ void seam_resized(void* object, size_t size, bool seen) {
 }
 
 void seam_after_fork() {
+  seam_countdown = {};  // else all children would choose the same
   changing.store(false, order::relaxed);  // relaxed: the child has one thread
   samples_after_fork();
 }
