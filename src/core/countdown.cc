@@ -36,18 +36,23 @@ double exponential(uint64_t random) {
 
 }  // namespace
 
-void Countdown::draw(uint64_t interval, uint32_t now) {
+// How many bytes passed before does not matter: that is what a Poisson process is.
+void Countdown::draw(uint64_t interval, uint32_t now, int64_t passed) {
   constexpr double kMost = 1e18;
   const double drawn = exponential(next_random(random)) * static_cast<double>(interval);
-  bytes = static_cast<int64_t>(drawn < kMost ? drawn : kMost);
+  bytes = static_cast<int64_t>(drawn < kMost ? drawn : kMost) - passed;
+  more = bytes > kBytesMost;
+  if (more) bytes = kBytesMost;
   change = now;
 }
 
 bool Countdown::ends(size_t size, uint64_t interval, uint32_t now) {
-  if (change != now) draw(interval, now);
+  if (change != now) draw(interval, now, 0);
   bytes -= static_cast<int64_t>(size);
   if (bytes > 0) return false;
-  draw(interval, now);
+  if (more) draw(interval, now, -bytes);
+  if (bytes > 0) return false;
+  draw(interval, now, 0);
   return true;
 }
 

@@ -109,9 +109,11 @@ FOLIO_COLD void open_if_left() {
 // The interval by which the next object, of `size` bytes, is one; 0 if it is none. Who asks goes on by that, as the
 // setting may be another one by then, and 0.
 uint64_t choose(size_t size, uint64_t interval) {
-  if (size > PTRDIFF_MAX || !seam_countdown.ends(size, interval, seam_setting.number.get())) return 0;
-  open_if_left();
-  return interval;
+  if (size > PTRDIFF_MAX) return 0;
+  const uint64_t before = seam_countdown.random;
+  const bool ends = seam_countdown.ends(size, interval, seam_setting.number.get());
+  if (seam_countdown.random != before) open_if_left();
+  return ends ? interval : 0;
 }
 
 void count(size_t size) {
