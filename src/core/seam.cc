@@ -196,6 +196,8 @@ void seam_resized(void* object, size_t size, bool seen) {
 
 void seam_after_fork() {
   seam_countdown = {};  // else all children would choose the same
+  // A change that is half made is made. Relaxed: the child has one thread.
+  if (changing.load(order::relaxed)) fill_front(seam_mode.load(order::relaxed) != kOpen);
   changing.store(false, order::relaxed);  // relaxed: the child has one thread
   samples_after_fork();
 }

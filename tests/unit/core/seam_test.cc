@@ -321,6 +321,11 @@ TEST_F(Seam, AChildOfAForkMayChangeIt) {
   });
   for (unsigned i = 0; i < rounds(200); ++i) {
     EXPECT_EQ(in_child([] {
+                // Nor a change that is half made.
+                const bool open = seam_mode.load(order::relaxed) == kOpen;
+                for (size_t size = 0; size <= kSmallTableMost; ++size) {
+                  if (front_small_top(size) != (open ? kSizes.small_top[size] : 0)) return kFailed;
+                }
                 if (!seam_close(0)) return kFailed;
                 const uint64_t before = sums().calls;
                 for (unsigned k = 0; k < 1000; ++k) free_object(alloc(100 + k));
