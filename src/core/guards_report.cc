@@ -144,7 +144,7 @@ void wait_for_others() {
 void learn_program_path() { program[os::program_path(program, kPathMost)] = '\0'; }
 
 void guards_after_fork() {
-  guard_countdown = {};  // else all children would choose the same
+  guard_countdown = {};                // else all children would choose the same
   reporting.store(0, order::relaxed);  // relaxed: the child has one thread
 }
 

@@ -137,8 +137,8 @@ int take_frames_by_damaged_tables() {
   uint32_t random = 1;
   const auto next = [&](size_t below) { return (random = random * 1664525 + 1013904223) / 65536 % below; };
   for (unsigned round = 0; round < 3000; ++round) {
-    // The index, or all.
-    for (size_t n = next(60); n != 0; --n) table[next(round % 2 == 0 ? bytes / 4 : bytes)] = static_cast<uint8_t>(next(256));
+    const size_t most = round % 2 == 0 ? bytes / 4 : bytes;  // the index, or all
+    for (size_t n = next(60); n != 0; --n) table[next(most)] = static_cast<uint8_t>(next(256));
     if (round % 10 == 0) memset(table + 8, round % 20 == 0 ? 0xff : 0x7f, 4);
     Frames frames;
     take_frames(frames);
