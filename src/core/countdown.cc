@@ -8,9 +8,16 @@ namespace folio {
 
 namespace {
 
+// Time and place do not tell threads apart that come and go, nor the children of a fork: the system's number does.
+uint64_t first_state(const uint64_t& state) {
+  constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
+  const uint64_t mixed = (reinterpret_cast<uintptr_t>(&state) ^ os::now_ms() << 20) * kMix;
+  return (mixed ^ mixed >> 32 ^ os::thread_id()) * kMix | 1;
+}
+
 // xorshift64* [Vigna 2016].
 uint64_t next_random(uint64_t& state) {
-  if (state == 0) state = (reinterpret_cast<uintptr_t>(&state) ^ os::now_ms() << 20) * 0x9e3779b97f4a7c15u | 1;
+  if (state == 0) state = first_state(state);
   state ^= state >> 12;
   state ^= state << 25;
   state ^= state >> 27;
@@ -30,18 +37,23 @@ double exponential(uint64_t random) {
 
 }  // namespace
 
-void Countdown::draw(uint64_t interval, uint32_t now) {
+// How many bytes passed before does not matter: that is what a Poisson process is.
+void Countdown::draw(uint64_t interval, uint32_t now, int64_t passed) {
   constexpr double kMost = 1e18;
   const double drawn = exponential(next_random(random)) * static_cast<double>(interval);
-  bytes = static_cast<int64_t>(drawn < kMost ? drawn : kMost);
+  bytes = static_cast<int64_t>(drawn < kMost ? drawn : kMost) - passed;
+  more = bytes > kBytesMost;
+  if (more) bytes = kBytesMost;
   change = now;
 }
 
 bool Countdown::ends(size_t size, uint64_t interval, uint32_t now) {
-  if (change != now) draw(interval, now);
+  if (change != now) draw(interval, now, 0);
   bytes -= static_cast<int64_t>(size);
   if (bytes > 0) return false;
-  draw(interval, now);
+  if (more) draw(interval, now, -bytes);
+  if (bytes > 0) return false;
+  draw(interval, now, 0);
   return true;
 }
 

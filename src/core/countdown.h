@@ -8,15 +8,18 @@
 namespace folio {
 
 struct Countdown {
-  int64_t bytes;  // that may still be allocated before an object is chosen
+  int64_t bytes;  // that may still be allocated before an object is chosen, or, with `more`, before it is drawn anew
   uint64_t random;
   uint32_t change;  // the number of the setting of which it was drawn: what is left from another interval is void
+  bool more;
 
-  // Whether the next object, of `size` bytes (at most PTRDIFF_MAX), is one. The interval is not 0.
+  // Whether the next object, of `size` bytes (at most PTRDIFF_MAX), is one. The interval is not 0. At least once in
+  // kBytesMost `random` changes.
+  static constexpr int64_t kBytesMost = 1 << 20;
   bool ends(size_t size, uint64_t interval, uint32_t now);
 
  private:
-  void draw(uint64_t interval, uint32_t now);
+  void draw(uint64_t interval, uint32_t now, int64_t passed);
 };
 
 }  // namespace folio

@@ -54,6 +54,22 @@ struct Bytes {
   }
 };
 
+constexpr uint64_t kPageBytesLeast = 4096;
+bool is_mapped(uint64_t at) {
+  const uint64_t word = at - at % sizeof(void*);
+  const os::Answer answer = os::word_is(reinterpret_cast<void* const*>(word), nullptr);
+  return answer == os::Answer::kYes || answer == os::Answer::kOther;
+}
+
+// Whether a part of a file's tables can be read: damaged ones lead anywhere. Of a file with gaps in memory only the
+// part with the code is known, so its first and last page are asked for.
+bool can_read(const Module& module, const uint8_t* from, uint64_t bytes) {
+  const auto first = reinterpret_cast<uint64_t>(from), last = first + bytes - 1;
+  if (last < first) return false;
+  if (from >= module.start && from < module.end && bytes <= static_cast<size_t>(module.end - from)) return true;
+  return is_mapped(first) && (last / kPageBytesLeast == first / kPageBytesLeast || is_mapped(last));
+}
+
 // How tables encode an address (DW_EH_PE_): the low four bits say how long it is, the others what it is relative to.
 constexpr uint8_t kLengthBits = 0x0f, kRelativeToItself = 0x10, kRelativeToTable = 0x30;
 int64_t take_value(Bytes& bytes, uint8_t encoding) {
@@ -94,8 +110,7 @@ class Stack {
     const auto* const there = reinterpret_cast<void* const*>(at);
     const uint64_t page = at / kPageBytesLeast;
     if (page != page_) {
-      const os::Answer answer = os::word_is(there, nullptr);
-      if (answer != os::Answer::kYes && answer != os::Answer::kOther) return false;
+      if (!is_mapped(at)) return false;
       page_ = page;
     }
     *word = reinterpret_cast<uint64_t>(*there);
@@ -103,7 +118,6 @@ class Stack {
   }
 
  private:
-  static constexpr uint64_t kPageBytesLeast = 4096;
   uint64_t from_, end_, page_ = 0;
 };
 
@@ -131,7 +145,8 @@ const uint8_t* find_entry(const Module& module, uint64_t pc) {
   struct Entry {
     int32_t code, entry;
   };
-  if (entries == 0) return nullptr;
+  constexpr uint64_t kEntriesMost = uint64_t{1} << 32;
+  if (entries > kEntriesMost || !can_read(module, bytes.at, entries * sizeof(Entry))) return nullptr;
   const auto* const first = reinterpret_cast<const Entry*>(bytes.at);
   const auto wanted = static_cast<int64_t>(pc - reinterpret_cast<uintptr_t>(table));
   uint64_t low = 0, high = entries;  // first[low].code <= wanted, if any is
@@ -143,24 +158,25 @@ const uint8_t* find_entry(const Module& module, uint64_t pc) {
 }
 
 // A record, without its length.
-bool open_record(const uint8_t* at, Bytes* record) {
+bool open_record(const Module& module, const uint8_t* at, Bytes* record) {
+  if (!can_read(module, at, sizeof(uint32_t))) return false;
   Bytes bytes{at, at + sizeof(uint32_t)};
   const auto length = bytes.take<uint32_t>();
   constexpr uint32_t kLong = ~0u;
-  if (length == 0 || length == kLong) return false;
+  if (length == kLong || !can_read(module, bytes.at, length)) return false;
   *record = {bytes.at, bytes.at + length};
   return true;
 }
 
 // The part that several entries share (CIE). *encoding: of their addresses; *augmented: their instructions follow data.
-bool read_common(const uint8_t* at, Code* code, uint8_t* encoding, bool* augmented) {
+bool read_common(const Module& module, const uint8_t* at, Code* code, uint8_t* encoding, bool* augmented) {
   Bytes bytes;
-  if (!open_record(at, &bytes) || bytes.take<uint32_t>() != 0) return false;
+  if (!open_record(module, at, &bytes) || bytes.take<uint32_t>() != 0) return false;
   const auto version = bytes.take<uint8_t>();
   if (version != 1 && version != 3) return false;
   const auto* letters = reinterpret_cast<const char*>(bytes.at);
   while (bytes.at != bytes.end && *bytes.at != 0) ++bytes.at;
-  bytes.skip(1);
+  if (bytes.take<uint8_t>() != 0 || bytes.at == bytes.end) return false;
   code->code_unit = bytes.number();
   code->data_unit = bytes.signed_number();
   const uint64_t column = version == 1 ? bytes.take<uint8_t>() : bytes.number();
@@ -189,12 +205,12 @@ bool read_common(const uint8_t* at, Code* code, uint8_t* encoding, bool* augment
 bool find_code(const Module& module, uint64_t pc, Code* code) {
   Bytes bytes;
   const uint8_t* const entry = find_entry(module, pc);
-  if (entry == nullptr || !open_record(entry, &bytes)) return false;
+  if (entry == nullptr || !open_record(module, entry, &bytes)) return false;
   const uint8_t* const here = bytes.at;
   const auto back = bytes.take<uint32_t>();
   uint8_t encoding;
   bool augmented;
-  if (back == 0 || !read_common(here - back, code, &encoding, &augmented)) return false;
+  if (back == 0 || !read_common(module, here - back, code, &encoding, &augmented)) return false;
   code->start = take_address(bytes, encoding);
   const auto length = static_cast<uint64_t>(take_value(bytes, encoding & kLengthBits));
   if (pc < code->start || pc - code->start >= length) return false;

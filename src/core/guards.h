@@ -106,7 +106,7 @@ void report_guarded(const void* object, const GuardPlace& place, const char* fun
 // Of a parked object: a byte beside it was written. Returns if `errors` says so.
 void report_guard_overwritten(const void* at, const GuardPlace& place, const char* function);
 void learn_program_path();
-void guards_after_fork();  // in the child: no other thread is in the middle of a report
+void guards_after_fork();  // in the child: no other thread is in the middle of a report, and it chooses on its own
 
 // For statistics.
 struct GuardStats {

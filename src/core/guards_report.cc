@@ -143,7 +143,10 @@ void wait_for_others() {
 
 void learn_program_path() { program[os::program_path(program, kPathMost)] = '\0'; }
 
-void guards_after_fork() { reporting.store(0, order::relaxed); }  // relaxed: the child has one thread
+void guards_after_fork() {
+  guard_countdown = {};                // else all children would choose the same
+  reporting.store(0, order::relaxed);  // relaxed: the child has one thread
+}
 
 void report_guard_fault(const os::Fault& fault) {
   const GuardPlace place = meant_by(fault.address);

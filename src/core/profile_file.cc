@@ -81,7 +81,10 @@ bool profile_file_open(const char* path, size_t length) {
   name[length] = '\0';
   if (!os::keep_file("/proc/self/maps", &maps) || !os::create_file(name, &file)) return false;
   auto* const header = static_cast<ProfileHeader*>(os::map_file(file, 0, kTablesOffset));
-  if (header == nullptr) return false;
+  if (header == nullptr) {
+    os::remove_file(name);
+    return false;
+  }
   fill(*header);
   for (unsigned i = 0; i < 2; ++i) header->maps_offset[i].set(kHeaderBytes + i * kMapsMost);
   copy_maps(*header);

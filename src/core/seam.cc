@@ -109,9 +109,11 @@ FOLIO_COLD void open_if_left() {
 // Whether the next object, of `size` bytes, is chosen: the interval that decided it, or 0. The caller uses the interval
 // returned, since the setting may have changed meanwhile, also to 0.
 uint64_t choose(size_t size, uint64_t interval) {
-  if (size > PTRDIFF_MAX || !seam_countdown.ends(size, interval, seam_setting.number.get())) return 0;
-  open_if_left();
-  return interval;
+  if (size > PTRDIFF_MAX) return 0;
+  const uint64_t before = seam_countdown.random;
+  const bool ends = seam_countdown.ends(size, interval, seam_setting.number.get());
+  if (seam_countdown.random != before) open_if_left();
+  return ends ? interval : 0;
 }
 
 void count(size_t size) {
@@ -193,6 +195,7 @@ void seam_resized(void* object, size_t size, bool seen) {
 }
 
 void seam_after_fork() {
+  seam_countdown = {};  // else all children would choose the same
   // The fork may have come in the middle of a change, of another thread or of a tool, who is not at it here: the mode
   // decides. Relaxed, all: the child has one thread.
   const bool closed_here = seam_mode.load(order::relaxed) > kOpen;

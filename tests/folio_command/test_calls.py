@@ -135,6 +135,28 @@ class TestWhoHoldsIt:
             eventually(lambda: seam.mode() == reader.layout.mode_open)
             assert time.monotonic() - killed < 15
 
+    def test_one_that_ends_while_another_begins_leaves_it_open(self, monkeypatch):
+        with heap("load", "2") as (pid, _):
+            reader = Reader(pid)
+            process, layout = reader.process, reader.layout
+            write = process.write
+            first, second = Seam(reader), Seam(reader)
+            first.close(65536)
+
+            def write_and_then_begin(address, text):
+                write(address, text)
+                if address == layout.front:
+                    monkeypatch.setattr(process, "write", write)
+                    second.close(65536)
+
+            monkeypatch.setattr(process, "write", write_and_then_begin)
+            first.open()
+            assert not second.holds()
+            second.open()
+            assert first.mode() == layout.mode_open
+            front = process.read(layout.front, layout.front_bytes)
+            assert front == process.read(layout.true_front, layout.front_bytes)
+
     def test_it_stays_closed_as_long_as_the_command_is_there(self, monkeypatch):
         monkeypatch.setattr(calls, "HELD_SECONDS", 1.5)
         monkeypatch.setattr(calls, "RENEW_SECONDS", 0.2)

@@ -107,10 +107,15 @@ class Seam:
             self.leave.clear()
 
     def open(self) -> None:
-        """As it was; nothing where it is not closed, or was closed by somebody else since."""
+        """As it was; nothing where it was closed by somebody else since.
+
+        Also where it seems to be open: whoever opened it while it was closed here may have left the front closed, and
+        each malloc slow for good.
+        """
         layout, process = self.layout, self.process
         self._stop_renewing()
-        if not self.holds():
+        self.check_image()
+        if self.number_now() != self.number:
             return
         guarding = any(process.read(layout.guard_interval, 8))  # then the front stays as it is
         if not guarding:

@@ -55,13 +55,7 @@ inline std::vector<void*> objects_of(folio::Magazine* magazine) {
   return objects;
 }
 
-inline void drain_list(folio::BinId bin, folio::Magazine* list) {
-  while (list != nullptr) {
-    folio::Magazine* const next = list->next();
-    folio::bundle_drain(bin, list, "test");
-    list = next;
-  }
-}
+inline void drain_list(folio::BinId bin, folio::Magazine* list) { folio::bundle_drain(bin, list, "test"); }
 
 // Objects of the bin that are not free, wherever they are.
 inline uint64_t taken_objects(folio::BinId bin) {

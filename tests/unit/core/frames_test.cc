@@ -2,11 +2,13 @@
 
 #include <execinfo.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <thread>
 #include <vector>
 
+#include "unit/child.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -120,6 +122,36 @@ TEST_F(FramesTest, WhatIsNoStackIsNotFollowed) {
   Frames frames;
   frames_from(registers, frames);
   EXPECT_EQ(frames.at[1], nullptr);
+}
+
+// As of a program that a packer or a patch has damaged: it runs, unless somebody throws.
+int take_frames_by_damaged_tables() {
+  os::Module module{};
+  if (!os::find_module(reinterpret_cast<void*>(&can_find), &module)) return kCannot;
+  auto* const table = const_cast<uint8_t*>(module.unwind_table);
+  constexpr size_t kMost = 200000;
+  const size_t bytes = std::min<size_t>(kMost, static_cast<size_t>(module.end - table));
+  const size_t page = os::page_bytes(), before = reinterpret_cast<uintptr_t>(table) % page;
+  if (mprotect(table - before, bytes + before, PROT_READ | PROT_WRITE) != 0) return kCannot;
+  const std::vector<uint8_t> good(table, table + bytes);
+  uint32_t random = 1;
+  const auto next = [&](size_t below) { return (random = random * 1664525 + 1013904223) / 65536 % below; };
+  for (unsigned round = 0; round < 3000; ++round) {
+    const size_t most = round % 2 == 0 ? bytes / 4 : bytes;  // the index, or all
+    for (size_t n = next(60); n != 0; --n) table[next(most)] = static_cast<uint8_t>(next(256));
+    if (round % 10 == 0) memset(table + 8, round % 20 == 0 ? 0xff : 0x7f, 4);
+    Frames frames;
+    take_frames(frames);
+    memcpy(table, good.data(), bytes);
+  }
+  return kPassed;
+}
+
+TEST_F(FramesTest, DamagedTablesAreNotFollowedOutOfTheirFile) {
+  if (!can_) GTEST_SKIP() << kCannotFind;
+  const int result = in_child(take_frames_by_damaged_tables);
+  if (result == kCannot) GTEST_SKIP() << "the tables cannot be written";
+  EXPECT_EQ(result, kPassed);
 }
 
 }  // namespace

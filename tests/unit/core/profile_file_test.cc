@@ -160,7 +160,10 @@ TEST(ProfileFile, KeepsToTheLimitOfFileSizes) {
                 const rlimit limit{most, most};
                 if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return kCannot;
                 const std::string path = folder.file("it");
-                profile_file_open(path.data(), path.size());
+                const bool opened = profile_file_open(path.data(), path.size());
+                struct stat status;
+                const std::string name = path + "." + std::to_string(getpid());
+                if ((stat(name.c_str(), &status) == 0) != opened) return kFailed;  // none that is empty stays
                 if (!seam_close(1)) return kFailed;
                 for (unsigned i = 0; i < 100; ++i) alloc(1000);
                 return sample_counts.made.get() == 100 ? kPassed : kFailed;

@@ -189,13 +189,15 @@ TEST_F(Seam, WeightsAreThoseOfTheChance) {
 
 // A tool that closed it and is gone: counting, or choosing.
 TEST_F(Seam, OpensByItselfWhenItsTimeIsOver) {
-  for (const uint64_t interval : {uint64_t{0}, uint64_t{1000}}) {
+  // Also where none was chosen since.
+  for (const uint64_t interval : {uint64_t{0}, uint64_t{1000}, uint64_t{1} << 40}) {
+    const unsigned calls = interval <= 1000 ? 5000 : 50000;
     ASSERT_TRUE(seam_close(interval));
     seam_setting.until_ms.set(os::now_ms() + 1'000'000);
-    for (unsigned i = 0; i < 5000; ++i) free_object(alloc(100));
+    for (unsigned i = 0; i < calls; ++i) free_object(alloc(100));
     EXPECT_EQ(seam_mode.load(order::relaxed), kClosed);
     seam_setting.until_ms.set(1);
-    for (unsigned i = 0; i < 5000; ++i) free_object(alloc(100));
+    for (unsigned i = 0; i < calls; ++i) free_object(alloc(100));
     expect_open();
   }
   ASSERT_TRUE(seam_close(1000));  // who closes it in the program sets no time
@@ -319,6 +321,11 @@ TEST_F(Seam, AChildOfAForkMayChangeIt) {
   });
   for (unsigned i = 0; i < rounds(200); ++i) {
     EXPECT_EQ(in_child([] {
+                // Nor a change that is half made.
+                const bool open = seam_mode.load(order::relaxed) == kOpen;
+                for (size_t size = 0; size <= kSmallTableMost; ++size) {
+                  if (front_small_top(size) != (open ? kSizes.small_top[size] : 0)) return kFailed;
+                }
                 if (!seam_close(0)) return kFailed;
                 const uint64_t before = sums().calls;
                 for (unsigned k = 0; k < 1000; ++k) free_object(alloc(100 + k));
