@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from conftest import HEAP, LIBRARY, environment, eventually, folio, folio_here, folio_json, heap, line_of, running, stop
@@ -186,6 +187,47 @@ class TestAll:
         command = f"{sys.executable} -m folio doctor {python_process} | head -1"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
         assert done.stderr == ""
+
+    @pytest.mark.parametrize("words", ["doctor PID", "metrics PID", "metrics --alerts", "bins PID --json"])
+    def test_nobody_reads_stdout(self, python_process, words):
+        """Exit status 1 would be a finding of its own."""
+        command = f"{sys.executable} -m folio {words.replace('PID', str(python_process))}"
+        reader, writer = os.pipe()
+        os.close(reader)
+        for closed, more in ((writer, ""), (None, " >&-")):
+            done = subprocess.run(
+                ["sh", "-c", command + more], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+        os.close(writer)
+
+    def test_what_has_no_memory(self):
+        with subprocess.Popen(["true"]) as zombie:
+            os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+            done = folio_here("doctor", zombie.pid)
+            assert done.returncode == 2
+            assert "has ended, and waits for its parent to take note; `pgrep" in done.stderr
+        if "kthreadd" in Path("/proc/2/comm").read_text():
+            done = folio_here("doctor", "2")
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert "process 2 is a thread of the kernel" in done.stderr
+
+    def test_files_that_cannot_be_written(self, python_process, tmp_path):
+        folder = tmp_path / "folder.html"
+        folder.mkdir()
+        for words in (["map", python_process, "-o", folder], ["run", "--json", folder, "--", "true"]):
+            done = folio(*words)
+            assert done.returncode == 2
+            assert done.stderr.splitlines()[-1].endswith("Is a directory; name a file in a folder that can be written")
+            assert "Traceback" not in done.stderr
+        done = folio("run", "--json", tmp_path / "none/file", "--", "sh", "-c", "echo ran")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+    @pytest.mark.parametrize("command", ["run", "profile", "check"])
+    def test_an_empty_name(self, command):
+        done = folio(command, "--", "")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith(f"folio {command}: cannot run ")
 
 
 class TestDoctor:

@@ -13,8 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH_MOST = 110
-console = Console(highlight=False, soft_wrap=False)
-messages = Console(stderr=True, highlight=False)
+
+
+class Output(Console):
+    def on_broken_pipe(self) -> None:
+        """In place of an end with status 1, which may have a meaning of its own: `cli.main` knows what it is."""
+        raise BrokenPipeError
+
+
+console = Output(highlight=False, soft_wrap=False)
+messages = Output(stderr=True, highlight=False)
 
 
 def size(count: float) -> str:
