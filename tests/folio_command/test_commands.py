@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import HEAP, LIBRARY, environment, eventually, folio, folio_here, folio_json, heap, line_of, running, stop
-from folio.output import bar, let_wrap, one_line, share, size, table
+from folio.output import Output, bar, let_wrap, one_line, share, size, table
 from folio.permission import reason
 from folio.run import show, summary
 from folio.watching import Watch, watch
@@ -67,6 +67,22 @@ class TestOutput:
         assert "1,234,567" in console.file.getvalue()
         assert "7,654,321" in console.file.getvalue()
         assert "…" not in console.file.getvalue()
+
+    def test_and_where_not_even_they_fit(self):
+        made = table("part", "size", "", left=1)
+        made.add_row("cached in threads", "1,234.5 MiB", "\u2588" * 20)
+        narrow = Output(width=20, file=StringIO())
+        narrow.print(made)
+        assert "cached in threads  1,234.5 MiB  " + "\u2588" * 20 in narrow.file.getvalue()
+
+    def test_names_do_not_steer_the_terminal(self):
+        with running(["/usr/bin/python3", "-c", "print(flush=1);input()", "\x1b]0;title\a\x1b[2J"]) as process:
+            line_of(process)
+            for words in (["doctor"], ["leaks", "--wait", "0"], ["profile", "--for", "0.1s"]):
+                done = folio_here(words[0], process.pid, *words[1:])
+                assert "input() \ufffd]0;" in done.stdout
+                assert "\x1b" not in done.stdout + done.stderr
+        assert "\x1b" not in folio("run", "--", "true", "\x1b[2J").stderr
 
     def test_long_commands(self):
         assert one_line("a\nb   c") == "a b c"
