@@ -75,7 +75,8 @@ struct Hidden {
 
 std::vector<Hidden> direct, indirect, lone;  // lone: in cycles
 
-// To its end: the upper half of an old pointer that stayed in the last word would make an address of 0x01010101 below it.
+// To its end: the upper half of an old pointer that stayed in the last word would make an address of what is written
+// below it.
 void* touched(size_t size) {
   void* const object = malloc(size);
   memset(object, 1, malloc_usable_size(object));
