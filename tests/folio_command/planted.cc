@@ -11,6 +11,7 @@
 //   planted bulk OBJECTS BYTES   as many objects as large, of which each points to two others; and 1000 leaks
 //   planted types            objects of known types
 //   planted hidden           objects whose only pointers have something else in them
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -74,10 +75,25 @@ struct Hidden {
 
 std::vector<Hidden> direct, indirect, lone;  // lone: in cycles
 
+// To its end: the upper half of an old pointer that stayed in the last word would make an address of what is written
+// below it.
 void* touched(size_t size) {
   void* const object = malloc(size);
-  memset(object, 1, size);
+  memset(object, 1, malloc_usable_size(object));
   return object;
+}
+
+// One that no word leads to whose upper half is an old pointer's and whose lower half is a small number: such are left
+// on stacks, and a large object is hit by them where it crosses a multiple of 4 GiB.
+void* off_small_numbers(size_t size) {
+  static void* others[100];
+  for (void*& other : others) {
+    void* const object = touched(size);
+    const auto at = reinterpret_cast<uintptr_t>(object);
+    if ((at - (1 << 16)) >> 32 == (at + size - 1) >> 32) return object;
+    other = object;
+  }
+  abort();
 }
 
 struct Node {
@@ -142,8 +158,8 @@ void plant() {
     lone.emplace_back(a);
     lone.emplace_back(a->next);
   }
-  for (int i = 0; i < 90; ++i) direct.emplace_back(touched(40000 + i * 4096));
-  for (int i = 0; i < 10; ++i) direct.emplace_back(touched(size_t{9} << 20));
+  for (int i = 0; i < 90; ++i) direct.emplace_back(off_small_numbers(40000 + i * 4096));
+  for (int i = 0; i < 10; ++i) direct.emplace_back(off_small_numbers(size_t{9} << 20));
   Node* chain = nullptr;
   for (int i = 0; i < 100; ++i) {
     chain = new Node{chain, 1};

@@ -11,10 +11,11 @@ import textwrap
 import threading
 import time
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from conftest import HEAP, LIBRARY, environment, eventually, folio, folio_here, folio_json, heap, line_of, running, stop
-from folio.output import bar, let_wrap, one_line, share, size, table
+from folio.output import Output, bar, let_wrap, one_line, share, size, table
 from folio.permission import reason
 from folio.run import show, summary
 from folio.watching import Watch, watch
@@ -66,6 +67,22 @@ class TestOutput:
         assert "1,234,567" in console.file.getvalue()
         assert "7,654,321" in console.file.getvalue()
         assert "…" not in console.file.getvalue()
+
+    def test_and_where_not_even_they_fit(self):
+        made = table("part", "size", "", left=1)
+        made.add_row("cached in threads", "1,234.5 MiB", "\u2588" * 20)
+        narrow = Output(width=20, file=StringIO())
+        narrow.print(made)
+        assert "cached in threads  1,234.5 MiB  " + "\u2588" * 20 in narrow.file.getvalue()
+
+    def test_names_do_not_steer_the_terminal(self):
+        with running(["/usr/bin/python3", "-c", "print(flush=1);input()", "\x1b]0;title\a\x1b[2J"]) as process:
+            line_of(process)
+            for words in (["doctor"], ["leaks", "--wait", "0"], ["profile", "--for", "0.1s"]):
+                done = folio_here(words[0], process.pid, *words[1:])
+                assert "input() \ufffd]0;" in done.stdout
+                assert "\x1b" not in done.stdout + done.stderr
+        assert "\x1b" not in folio("run", "--", "true", "\x1b[2J").stderr
 
     def test_long_commands(self):
         assert one_line("a\nb   c") == "a b c"
@@ -186,6 +203,47 @@ class TestAll:
         command = f"{sys.executable} -m folio doctor {python_process} | head -1"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
         assert done.stderr == ""
+
+    @pytest.mark.parametrize("words", ["doctor PID", "metrics PID", "metrics --alerts", "bins PID --json"])
+    def test_nobody_reads_stdout(self, python_process, words):
+        """Exit status 1 would be a finding of its own."""
+        command = f"{sys.executable} -m folio {words.replace('PID', str(python_process))}"
+        reader, writer = os.pipe()
+        os.close(reader)
+        for closed, more in ((writer, ""), (None, " >&-")):
+            done = subprocess.run(
+                ["sh", "-c", command + more], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+        os.close(writer)
+
+    def test_what_has_no_memory(self):
+        with subprocess.Popen(["true"]) as zombie:
+            os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+            done = folio_here("doctor", zombie.pid)
+            assert done.returncode == 2
+            assert "has ended, and waits for its parent to take note; `pgrep" in done.stderr
+        if "kthreadd" in Path("/proc/2/comm").read_text():
+            done = folio_here("doctor", "2")
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert "process 2 is a thread of the kernel" in done.stderr
+
+    def test_files_that_cannot_be_written(self, python_process, tmp_path):
+        folder = tmp_path / "folder.html"
+        folder.mkdir()
+        for words in (["map", python_process, "-o", folder], ["run", "--json", folder, "--", "true"]):
+            done = folio(*words)
+            assert done.returncode == 2
+            assert done.stderr.splitlines()[-1].endswith("Is a directory; name a file in a folder that can be written")
+            assert "Traceback" not in done.stderr
+        done = folio("run", "--json", tmp_path / "none/file", "--", "sh", "-c", "echo ran")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+    @pytest.mark.parametrize("command", ["run", "profile", "check"])
+    def test_an_empty_name(self, command):
+        done = folio(command, "--", "")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith(f"folio {command}: cannot run ")
 
 
 class TestDoctor:

@@ -45,6 +45,9 @@ def test_its_library_and_its_pid_in_there(tmp_path):
         assert Reader(pid).layout.library.path == str(library)
         assert f"process {pid} (PID 1 in its container): " in folio_here("doctor", str(pid)).stdout
         assert abs(folio_json("doctor", str(pid))["unexplained"]) <= 1 << 20
+        done = folio_here("check", "--pid", pid)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"library {library}" in done.stdout
 
 
 def test_a_process_of_this_namespace_has_one_pid():

@@ -9,10 +9,13 @@ from folio import roots
 from folio.elf_symbols import DataFiles, demangled
 from folio.leaks import heads_of
 from folio.objects import Objects
+from folio.pages import Ranges
 from folio.process import Mapping, Process
 from folio.reach import FEW, Graph, Reach
 from folio.reader import Reader
 from folio.roots import Thread
+from folio.scan import STEP, Touched, steps_of_ranges
+from folio.source import PAGE
 from folio.survey import view
 
 
@@ -25,6 +28,22 @@ def marks(count, *marked):
     found = np.zeros(count, dtype=bool)
     found[list(marked)] = True
     return found
+
+
+def test_terabytes_that_are_only_reserved():
+    """As shadows and the heaps of other runtimes have them: what is looked at is bounded by what is touched."""
+    start = np.array([1 << 30, 3 << 40, (3 << 40) + STEP])
+    touched, looks = Touched(Ranges(start, start + PAGE, np.zeros(3, dtype=np.int64)), 0), []
+
+    class Counting(Touched):
+        def within(self, *place):
+            looks.append(place)
+            return super().within(*place)
+
+    touched.__class__ = Counting
+    steps = list(steps_of_ranges([(1 << 30, 1 << 46), (1 << 47, 1 << 40)], touched, False))
+    assert np.concatenate([step.starts for step in steps]).tolist() == start.tolist()
+    assert len(looks) < 20
 
 
 class TestGraph:

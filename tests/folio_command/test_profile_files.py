@@ -110,8 +110,11 @@ class TestPprof:
         done = folio_here("profile", "--diff", files["pprof"], files["more"])
         assert re.search(r"\+[\d.]+ MiB .* large_site", done.stdout)
 
-    def test_others_are_refused_in_a_line(self, files):
-        for file in (files["folded"], files["html"], "/no/such/file"):
+    def test_others_are_refused_in_a_line(self, files, tmp_path):
+        damaged = message_of(files["pprof"])
+        del damaged.sample[0].value[1:]
+        (tmp_path / "damaged").write_bytes(damaged.SerializeToString())
+        for file in (files["folded"], files["html"], "/no/such/file", tmp_path / "damaged"):
             done = folio_here("profile", "--diff", files["pprof"], file)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert estimate(0, 0, 1024).value == 0

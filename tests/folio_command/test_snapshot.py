@@ -337,6 +337,19 @@ class TestDamage:
                 assert done.stdout == right
         assert refused > 100
 
+    @pytest.mark.parametrize(
+        ("name", "change"),
+        [
+            ("page_counts.npy", lambda data: data[:-8] + (1 << 40).to_bytes(8, "little")),
+            ("page_gaps.npy", lambda data: data[:-8] + b"\xff" * 8),
+            ("starts.npy", lambda data: data.replace(b"}  ", b"}( ")),
+        ],
+    )
+    def test_made_to_do_harm(self, stopped, tmp_path, name, change):
+        """What has the right checksums takes neither time nor memory either."""
+        made = self.rewritten(stopped[2], tmp_path / "made", lambda each, data: change(data) if each == name else data)
+        one_line(folio_here("doctor", made), "damaged")
+
     def rewritten(self, source, target, change):
         with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
             for name in old.namelist():

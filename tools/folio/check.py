@@ -168,13 +168,14 @@ def features(limit: Feature) -> list[Feature]:
     return [*before, limit, *(feature() for feature in (memory_limit, mappings, moving, looking, residency))]
 
 
-def loaded_in(pid: int) -> dict[str, Any]:
+def loaded_in(pid: int) -> tuple[dict[str, Any], int]:
+    """And what the library takes of the process's address space: its file may be gone, or in another container."""
     from folio.limit import limits_of
     from folio.reader import Reader
 
     reader = Reader(pid)
     library = reader.layout.library
-    return {
+    found = {
         "pid": pid,
         "command": reader.process.command(),
         "title": reader.process.title(),
@@ -184,6 +185,7 @@ def loaded_in(pid: int) -> dict[str, Any]:
         "options": {option.name: option.shown.strip() for option in reader.options()},
         "problems": limits_of(reader).what_is_wrong(),
     }
+    return found, library.end - library.start
 
 
 def try_library(library: Path, limit: Feature) -> dict[str, Any]:
@@ -198,7 +200,7 @@ def try_library(library: Path, limit: Feature) -> dict[str, Any]:
     try:
         assert child.stdout is not None
         child.stdout.readline()
-        return loaded_in(child.pid)
+        return loaded_in(child.pid)[0]
     except FolioError:
         child.kill()
         said = (child.communicate()[1] or b"").decode(errors="replace").strip().splitlines()
@@ -276,8 +278,8 @@ def look(
         from folio.bindings import of_process
         from folio.process import Process
 
-        found = loaded_in(pid)
-        limit = address_space(pid, address_space_of(Path(found["library"])))
+        found, taken = loaded_in(pid)
+        limit = address_space(pid, taken)
         return found, limit, of_process(Process(pid), found["library"]), None
     library = find_library(given)
     needed = address_space_of(library)

@@ -577,11 +577,12 @@ def main() -> None:
     """Errors are one line on stderr, with exit status 2."""
     known = {command.callback.__name__.rstrip("_") for command in app.registered_commands if command.callback}
     name = f"folio {sys.argv[1]}" if len(sys.argv) > 1 and sys.argv[1] in known else "folio"
+    if sys.stdout is None:  # closed from the start
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         make_room(name)
         status = app(with_short_equals(sys.argv[1:]), prog_name="folio", standalone_mode=False)
-        if sys.stdout is not None:  # closed from the start
-            sys.stdout.flush()
+        sys.stdout.flush()
     except FolioError as error:
         print(f"{name}: {error}", file=sys.stderr)
         status = ERROR
@@ -589,6 +590,10 @@ def main() -> None:
         status = INTERRUPTED
     except OSError as error:
         status = unwritten(name, error)
+    except SystemExit as ending:  # typer's own, with status 1, where nobody reads stdout further
+        if not isinstance(ending.__context__, BrokenPipeError):
+            raise
+        status = unwritten(name, ending.__context__)
     except Exception as error:
         status = failed(name, error)
     sys.exit(status or 0)

@@ -21,7 +21,7 @@ from typing import Any
 from rich.markup import escape
 
 from folio import output
-from folio.errors import FolioError
+from folio.errors import FolioError, writing
 from folio.launching import (
     Allocator,
     Run,
@@ -397,7 +397,8 @@ def compare(
     if html is not None:
         from folio.compare_page import page
 
-        html.write_text(page(comparison))
+        with writing(html):
+            html.write_text(page(comparison))
     if json:
         output.as_json(as_dict(comparison))
     else:

@@ -6,6 +6,9 @@ import errno
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class FolioError(Exception):
@@ -18,10 +21,11 @@ def installing(package: str) -> str:
 
 
 class ProcessGone(FolioError):
-    """The process ended, or is ending."""
+    """The process ended, or is ending; or it has no memory, and why."""
 
-    def __init__(self, pid: int, known: bool) -> None:
+    def __init__(self, pid: int, known: bool, why: str = "") -> None:
         what = f"process {pid} ended while it was read" if known else f"there is no process {pid}"
+        what = f"process {pid} {why}" if why else what
         super().__init__(f"{what}; `pgrep -a NAME` finds processes by name")
 
 
@@ -42,6 +46,15 @@ class NotOnFolio(FolioError):
 class NotPermitted(FolioError):
     def __init__(self, pid: int, why: str) -> None:
         super().__init__(f"process {pid} may not be read: {why}")
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """What an error is where a file that the user named is written."""
+    try:
+        yield
+    except OSError as error:
+        raise FolioError(f"{file}: {error.strerror}; name a file in a folder that can be written") from None
 
 
 def unwritten(name: str, error: OSError) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from folio import __version__, output
-from folio.errors import FolioError
+from folio.errors import writing
 from folio.profiling import Profile
 from folio.sites import WHATS, by_stack, sites, total
 from folio.symbols import START, Frame, short
@@ -182,7 +182,5 @@ def speedscope(profile: Profile) -> str:
 
 
 def write(file: Path, text: str | bytes) -> None:
-    try:
+    with writing(file):
         file.write_bytes(text.encode() if isinstance(text, str) else text)
-    except OSError as error:
-        raise FolioError(f"{file}: {error.strerror}; name a file in a folder that can be written") from None

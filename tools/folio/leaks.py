@@ -258,7 +258,10 @@ def doubt_lines(doubts: Doubts) -> list[str]:
             "with 16 bits of something else beside the address lead to: they are probably in use."
         )
     lines += [f"{text} pointers: objects that only such ones lead to are shown wrongly." for text in doubts.own_forms]
-    lines.append("Pointers that are compressed, XORed, or not at a multiple of 8 bytes are not known as such.")
+    lines.append(
+        "Pointers that are compressed, XORed, not at a multiple of 8 bytes, or that only the kernel keeps (epoll, "
+        "timers) are not known as such."
+    )
     if doubts.places:
         lines.append(
             f"Old pointers, and numbers like them, hide leaks: {output.share(doubts.pointed, doubts.places)} of the "

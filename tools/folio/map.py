@@ -13,7 +13,7 @@ import jinja2
 import numpy as np
 
 from folio import output
-from folio.errors import FolioError, NewProgram, ProcessGone, installing
+from folio.errors import FolioError, NewProgram, ProcessGone, installing, writing
 from folio.picture import GUARDED, HUGE, LARGE, Picture, over_time, picture_of
 from folio.reader import Reader, of_new_program
 from folio.source import Source
@@ -261,10 +261,11 @@ def draw(target: str, file: Path, every: float, times: int, json: bool) -> int:
     if not source.tells_pages:
         summary = summary.replace(" resident in ", " held in ", 1)
         summary += " Held is what Folio accounts for: a core does not tell what was resident."
-    if file.suffix == ".html":
-        write_page(file, title, summary, data_of(pictures, at, sizes))
-    else:
-        write_image(file, title, summary, pictures, at, sizes)
+    with writing(file):
+        if file.suffix == ".html":
+            write_page(file, title, summary, data_of(pictures, at, sizes))
+        else:
+            write_image(file, title, summary, pictures, at, sizes)
     if json:
         rows = [{key: value for key, value in row.items() if key != "colour"} for row in legend(pictures, sizes)]
         output.as_json(

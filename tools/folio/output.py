@@ -9,12 +9,48 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 WIDTH_MOST = 110
-console = Console(highlight=False, soft_wrap=False)
-messages = Console(stderr=True, highlight=False)
+FOLDED_LEAST = 12
+
+
+class Output(Console):
+    def on_broken_pipe(self) -> None:
+        """In place of an end with status 1, which may have a meaning of its own: `cli.main` knows what it is."""
+        raise BrokenPipeError
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Numbers are whole: where the terminal is too narrow for a table, its lines go on below."""
+        if len(objects) == 1 and isinstance(objects[0], Table) and (least := self.least(objects[0])) > self.width:
+            before, self._width = self._width, least
+            super().print(*objects, **how)
+            self._width = before
+        else:
+            super().print(*objects, **how)
+
+    def least(self, made: Table) -> int:
+        """Columns that need."""
+        wide = self.options.update(max_width=WIDTH_MOST)
+        found = 0
+        for column in made.columns:
+            most = max(Measurement.get(self, wide, each).maximum for each in (column.header, *column.cells))
+            found += (most if column.no_wrap else min(most, FOLDED_LEAST)) + made.padding[1]
+        return found
+
+
+# What a terminal would obey, of the names of programs, files and functions: control characters but newline and tab.
+CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "\N{REPLACEMENT CHARACTER}")
+
+
+def plain(text: str) -> str:
+    return text.translate(CONTROLS)
+
+
+console = Output(highlight=False, soft_wrap=False)
+messages = Output(stderr=True, highlight=False)
 
 
 def size(count: float) -> str:
@@ -40,12 +76,12 @@ def bar(part: float, whole: float, width: int) -> str:
 
 
 def say(text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)
+    console.print(Text(plain(text), style=style), soft_wrap=True)
 
 
 def note(text: str) -> None:
     """To stderr, so that what is piped stays clean."""
-    messages.print(Text(text), soft_wrap=True)
+    messages.print(Text(plain(text)), soft_wrap=True)
 
 
 def note_new_program(pid: int, command: str) -> None:

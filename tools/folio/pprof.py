@@ -219,6 +219,13 @@ def load(file: Path) -> Loaded:
         raise FolioError(
             f"{file} is no profile in pprof's format: `folio profile PID --pprof FILE` writes one"
         ) from None
+    try:
+        return taken(file, message)
+    except (IndexError, OverflowError):
+        raise FolioError(f"{file} is damaged: `folio profile PID --pprof FILE` writes another one") from None
+
+
+def taken(file: Path, message: Message) -> Loaded:
     text = list(message.string_table) or [""]
     types = [text[each.type] for each in message.sample_type]
     if "inuse_space" not in types or "inuse_objects" not in types:

@@ -20,6 +20,7 @@ from folio.source import PAGE, Mapping, Source
 
 RANGES_MOST = 1024  # IOV_MAX
 CALL_BYTES_MOST = 1 << 30
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of /proc/PID/stat
 
 
 class Vector(ctypes.Structure):
@@ -60,6 +61,10 @@ class Process(Source):
             raise ProcessGone(pid, known=False)
         self.image = self._image_now()
         self.known = True
+        if self.ended():
+            raise ProcessGone(pid, known=False, why="has ended, and waits for its parent to take note")
+        if self.is_kernel():
+            raise ProcessGone(pid, known=False, why="is a thread of the kernel and has no memory of its own")
 
     @property
     def target(self) -> str:
@@ -93,6 +98,9 @@ class Process(Source):
             return (self.root / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
         except OSError:
             return True
+
+    def is_kernel(self) -> bool:
+        return bool(int(self.text("stat").rpartition(")")[2].split()[6]) & KERNEL_THREAD)
 
     def without_memory(self) -> bool:
         """As it ends, its memory goes before the process does."""

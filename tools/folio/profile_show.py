@@ -112,7 +112,7 @@ def few(profile: Profile, by: str) -> str:
 
 def show(profile: Profile, rows: int, by: str, console: Any, how: str = "") -> None:
     def say(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), soft_wrap=True)
+        console.print(Text(output.plain(text), style=style), soft_wrap=True)
 
     lines = head(profile, how)
     say(lines[0], "bold")

@@ -13,11 +13,12 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folio import output
-from folio.errors import FolioError
+from folio.errors import FolioError, writing
 from folio.library import must_be_folio
 
 if TYPE_CHECKING:  # it takes a while to load, and a program that nobody watches need not wait for it
@@ -53,8 +54,9 @@ def spawn(command: list[str], environment: dict[str, str], to_messages: bool = F
         )
         forward_signals(pid)
         return pid
-    except OSError as error:
-        raise FolioError(f"cannot run {command[0]}: {error.strerror}; is it the name of a program?") from None
+    except (OSError, ValueError) as error:  # the latter of an empty name
+        why = error.strerror if isinstance(error, OSError) else "it is empty"
+        raise FolioError(f"cannot run {command[0] or repr('')}: {why}; is it the name of a program?") from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -174,6 +176,8 @@ def run(command: list[str], library: Path, options: str, quiet: bool, json: Path
     import json as json_module
 
     must_be_folio(library)
+    if json is not None and not json.absolute().parent.is_dir():
+        raise FolioError(f"--json {json}: {json.parent} is no folder: make it first")
     seen, ended = None, threading.Event()
     if not quiet or json:
         from folio.watching import Watch, watch
@@ -192,7 +196,9 @@ def run(command: list[str], library: Path, options: str, quiet: bool, json: Path
         thread.join(timeout=2)
         figures = summary(command, seconds, status, usage, seen, own)
         if json:
-            json.write_text(json_module.dumps(figures, indent=2) + "\n")
+            with writing(json):
+                json.write_text(json_module.dumps(figures, indent=2) + "\n")
         if not quiet:
-            show(figures, seen)
+            with suppress(BrokenPipeError):  # the status is the program's all the same
+                show(figures, seen)
     return leave_as(status)

@@ -69,6 +69,11 @@ class Touched:
         at = np.searchsorted(self.end, addresses, side="right")
         return (at < len(self.end)) & (np.append(self.start, 0)[at] <= addresses)
 
+    def next(self, address: int) -> int:
+        """The first touched address from here on."""
+        at = int(np.searchsorted(self.end, address, side="right"))
+        return max(address, int(self.start[at])) if at < len(self.start) else 1 << 64
+
     def within(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Starts and lengths of what is touched between two addresses."""
         first = np.searchsorted(self.end, start, side="right")
@@ -83,8 +88,10 @@ def steps_of_ranges(ranges: Iterable[tuple[int, int]], touched: Touched, heap: b
     lengths: list[np.ndarray] = []
     waiting = 0
     for address, size in ranges:
-        for at in range(address, address + size, STEP):
-            start, length = touched.within(at, min(at + STEP, address + size))
+        at, end = address, address + size
+        while at < end:
+            start, length = touched.within(at, min(at + STEP, end))
+            at = at + STEP if len(start) else touched.next(at + STEP)  # terabytes may be reserved
             if waiting and waiting + int(length.sum()) > STEP:
                 yield Step(np.concatenate(starts), np.concatenate(lengths), heap)
                 starts, lengths, waiting = [], [], 0

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple
 from datetime import UTC, datetime
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ ARRAYS = {"starts": np.int64, "lengths": np.int64, "bytes": np.uint8} | dict.fro
 KEPT_VARIABLES = ("FOLIO_OPTIONS", "PYTHONMALLOC")  # others may hold secrets, and no command asks for them
 DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, ValueError, TypeError, IndexError, OverflowError,
-    NotImplementedError, RuntimeError, MemoryError,
+    NotImplementedError, RuntimeError, MemoryError, SyntaxError, TokenError,
 )  # fmt: skip
 
 
@@ -92,6 +93,11 @@ class SnapshotFile(StoredSource):
         starts = ends - arrays["page_counts"]
         self._pages = Ranges(starts * PAGE, ends * PAGE, arrays["page_kinds"])
         self._mappings = [Mapping(*row) for row in about["mappings"]]
+        mapped = sum(mapping.end - mapping.start for mapping in self._mappings)
+        if min(arrays["page_gaps"].min(initial=0), arrays["page_counts"].min(initial=0)) < 0 or (
+            self.tells_pages and float(arrays["page_counts"].sum(dtype=np.float64)) * PAGE > mapped
+        ):
+            raise ValueError("pages")  # what would take all the memory and time of who reads it
         self._layout = int(about["layout"]), Library(**about["library"])
         self.old_pages = bool(about["old_pages"])
 
