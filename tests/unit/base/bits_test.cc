@@ -86,6 +86,9 @@ TEST(Bits, LongRuns) {
         if (length >= count || at == 0 || at + length == 64) expected |= mask;
       });
       ASSERT_EQ(in_long_runs(word, count), expected) << std::hex << word << " " << count;
+      unsigned longest = 0;
+      visit_runs(word, 64, [&](unsigned, unsigned length, uint64_t) { longest = std::max(longest, length); });
+      if (count >= 1 && count <= 64) ASSERT_EQ(has_run(word, count), longest >= count) << std::hex << word << count;
     }
   }
 }

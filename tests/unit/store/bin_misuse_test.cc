@@ -156,3 +156,17 @@ TEST(BinMisuseDeathTest, AbortIsTheDefault) {
 }
 
 }  // namespace
+
+TEST_F(BinMisuse, TwiceInTwoListsIsADoubleFreeToo) {
+  const BinId bin = bin_of(64);
+  char* const object = take(bin);
+  void* const other = take(bin);
+  void* const first[] = {object, other};
+  void* const second[] = {object, object + 8};
+  const ObjectList lists[] = {{first, 2}, {second, 2}};
+  StderrCapture capture;
+  give_lists(bin, lists, 2, "FUNC");
+  EXPECT_EQ(capture.stop(), double_free(bin, object) + interior(bin, object + 8, object));
+  EXPECT_FALSE(place_of(object).taken());
+  EXPECT_FALSE(place_of(other).taken());
+}

@@ -551,3 +551,37 @@ TEST_F(CheckBin, SeesEachInvariantBroken) {
 }
 
 }  // namespace
+
+// Objects of several magazines at once, of few folios or of many, in order or not: what goes back is what was given, and
+// the account of pages is exact.
+TEST(Bin, ListsGoBackTogether) {
+  std::mt19937 random(7);
+  for (const BinId bin : {bin_of(16), bin64, bin_of(100), bin_of(400), bin_of(3000)}) {
+    std::vector<void*> objects(6000);
+    for (void*& object : objects) ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
+    for (const bool shuffled : {false, true}) {
+      if (shuffled) std::shuffle(objects.begin(), objects.end(), random);
+      for (unsigned lists = 1; lists <= kGiveListsMost; ++lists) {
+        ObjectList each[kGiveListsMost];
+        std::vector<void*> given;
+        for (unsigned i = 0; i < lists; ++i) {
+          const unsigned n = 1 + static_cast<unsigned>(random() % kMagazineObjects);
+          given.insert(given.end(), objects.end() - n, objects.end());
+          objects.resize(objects.size() - n);
+        }
+        size_t at = 0;
+        for (unsigned i = 0; i < lists; ++i) {
+          const size_t n = i + 1 == lists ? given.size() - at : std::min<size_t>(given.size() - at, 1 + random() % 40);
+          each[i] = {given.data() + at, static_cast<unsigned>(std::min<size_t>(n, kMagazineObjects))};
+          at += each[i].count;
+        }
+        give_lists(bin, each, lists, "test");
+        for (size_t i = 0; i < given.size(); ++i) ASSERT_EQ(place_of(given[i]).taken(), i >= at) << i;
+        objects.insert(objects.end(), given.begin() + static_cast<ptrdiff_t>(at), given.end());
+        for (void* object : objects) ASSERT_TRUE(place_of(object).taken());
+        ASSERT_TRUE(check_bin(process_store, bin));
+      }
+    }
+    for (void*& object : objects) give_objects(bin, &object, 1, "test");
+  }
+}

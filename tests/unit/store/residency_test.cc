@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <random>
 
 #include "config/options.h"
 #include "os/os.h"
@@ -136,6 +137,49 @@ TEST(Residency, WhichPagesObjectsTouch) {
       ASSERT_GE(chunk.on({p, p + 1}).first, 1u) << info.size;
       ASSERT_LE(chunk.on({p, p + 1}).end, info.objects - 1) << info.size;
     }
+  }
+}
+
+// The glance must not overlook a page that what was given leaves free, whatever the other folios hold: they are all free
+// here. And it has to tell most frees of single small objects at once, else it is for nothing.
+TEST(Residency, NoGlanceOverlooksAFreePage) {
+  std::mt19937_64 random(5);
+  for (const BinId bin : all_bins()) {
+    const BinInfo& info = info_of(bin);
+    Descriptor d{};
+    d.bin = bin;
+    d.first = first_object(reinterpret_cast<char*>(37 * kChunkBytes), info);
+    const ChunkPages chunk(d);
+    const FreeRun run(info);
+    unsigned told = 0, single = 0;
+    for (unsigned i = 0; i < 4000; ++i) {
+      const unsigned folio = i % 3 == 0 ? info.folios - 1u : i % 3 == 1 ? 0 : info.folios / 2;
+      const uint64_t valid = valid_in(info, folio);
+      uint64_t left = random() & valid;
+      for (unsigned thinner = i / 3 % 6; thinner != 0; --thinner) left &= random();
+      if (i % 17 == 0) left &= low_mask(static_cast<unsigned>(random() % 64));
+      if (i % 19 == 0) left &= ~low_mask(static_cast<unsigned>(random() % 64));
+      uint64_t given = valid & ~left & (i % 2 == 0 ? ~uint64_t{0} : random());
+      if (i % 4 < 2) given &= -given;
+      if (given == 0) continue;
+      const bool none = run.none(given, left, valid);
+      if ((given & (given - 1)) == 0) {
+        ++single;
+        told += none;
+      }
+      if (!none) continue;
+      visit_runs(given, 1, [&](unsigned at, unsigned, uint64_t) {
+        const Pages pages = chunk.of(folio * kFolioObjects + at);
+        for (unsigned page = pages.first; page < pages.end; ++page) {
+          uint64_t taken = 0;
+          visit_words_of(chunk.on({page, page + 1}), [&](unsigned w, uint64_t mask) {
+            if (w == folio) taken |= left & mask;
+          });
+          ASSERT_NE(taken, 0u) << info.size << ": page " << page << " of folio " << folio << std::hex << " " << left;
+        }
+      });
+    }
+    if (info.size % 64 == 0 && info.size <= 256) EXPECT_GT(2 * told, single) << info.size;
   }
 }
 
