@@ -4,7 +4,6 @@
 #include "os/os.h"
 
 namespace folio {
-
 namespace {
 
 using os::Module;

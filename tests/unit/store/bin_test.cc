@@ -552,8 +552,8 @@ TEST_F(CheckBin, SeesEachInvariantBroken) {
 
 }  // namespace
 
-// Objects of several magazines at once, of few folios or of many, in order or not: what goes back is what was given, and
-// the account of pages is exact.
+// Objects of several magazines at once, of few folios or of many, in order or not: what goes back is what was given,
+// and the account of pages is exact.
 TEST(Bin, ListsGoBackTogether) {
   std::mt19937 random(7);
   for (const BinId bin : {bin_of(16), bin64, bin_of(100), bin_of(400), bin_of(3000)}) {

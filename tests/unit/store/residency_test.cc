@@ -140,8 +140,8 @@ TEST(Residency, WhichPagesObjectsTouch) {
   }
 }
 
-// The glance must not overlook a page that what was given leaves free, whatever the other folios hold: they are all free
-// here. And it has to tell most frees of single small objects at once, else it is for nothing.
+// The glance must not overlook a page that what was given leaves free, whatever the other folios hold: they are all
+// free here. And it has to tell most frees of single small objects at once, else it is for nothing.
 TEST(Residency, NoGlanceOverlooksAFreePage) {
   std::mt19937_64 random(5);
   for (const BinId bin : all_bins()) {
