@@ -290,7 +290,7 @@ struct Giving {
 
   FOLIO_INLINE void give(Descriptor& d, unsigned folio, uint64_t mask) {
     const Cleared cleared = clear_bits(d, info, folio, mask);
-    if (mask == cleared.bits && page.none(mask, cleared.left, valid_in(info, folio))) return;
+    if (mask == cleared.bits && page.none(d, info, folio, mask, cleared.left)) return;
     give_more(d, folio, mask, cleared);
   }
   FOLIO_NOINLINE void give_more(Descriptor& d, unsigned folio, uint64_t mask, Cleared cleared) {
@@ -324,7 +324,7 @@ FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* fun
 template <unsigned most>
 struct Gathered {
   static_assert(most < 256);
-  static constexpr unsigned kPlaces = most <= 64 ? 64 : 256;
+  static constexpr unsigned kPlaces = most <= 64 ? 64 : 128;
   Word* word[most + 1];      // from 1 on; 0 is none's
   uint64_t mask[most + 1];   // objects of it
   uint16_t place[most + 1];  // of the word in its descriptor
@@ -332,6 +332,18 @@ struct Gathered {
   unsigned n = 0;
 
   Gathered() { word[0] = nullptr; }
+
+  void forget() {
+    __builtin_memset(number_at, 0, sizeof number_at);
+    n = 0;
+  }
+
+  FOLIO_INLINE void give_to(Giving& giving) {
+    for (unsigned i = 1; i <= n; ++i) {
+      const unsigned its = place[i], folio = its - giving.info.words_before_occupancy;
+      giving.give(Descriptor::of_word(word[i], its), folio, mask[i]);
+    }
+  }
 
   // The folio comes into the cache meanwhile.
   FOLIO_INLINE uint64_t& mask_of(Word* its, unsigned its_place) {
@@ -381,6 +393,7 @@ FOLIO_INLINE unsigned gather(Gathered<most>& gathered, const BinInfo& info, Desc
 
 namespace {
 
+// `most` folios are gathered at once; the stack frame is 18 bytes for each.
 template <unsigned most>
 FOLIO_INLINE void give_gathered(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
   Giving giving(bin, function);
@@ -389,6 +402,10 @@ FOLIO_INLINE void give_gathered(BinId bin, const ObjectList* lists, unsigned n, 
   Descriptor* d = nullptr;
   const char* chunk = nullptr;
   for (const ObjectList* list = lists; list != lists + n; ++list) {
+    if (n != 1 && gathered.n + list->count > most) {
+      gathered.give_to(giving);
+      gathered.forget();
+    }
     for (unsigned i = 0; i < list->count;) {
       auto* object = static_cast<char*>(list->objects[i]);
       if (chunk_start(object) != chunk) {
@@ -404,10 +421,7 @@ FOLIO_INLINE void give_gathered(BinId bin, const ObjectList* lists, unsigned n, 
       i += gather(gathered, info, d, number, list->objects + i, list->count - i, function);
     }
   }
-  for (unsigned i = 1; i <= gathered.n; ++i) {
-    const unsigned place = gathered.place[i];
-    giving.give(Descriptor::of_word(gathered.word[i], place), place - info.words_before_occupancy, gathered.mask[i]);
-  }
+  gathered.give_to(giving);
 }
 
 }  // namespace
@@ -417,8 +431,10 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
   give_gathered<kFolioObjects>(bin, &list, 1, function);
 }
 
+// So many folios that the next list, or the next two, fit in where a heap is small. (As many as there are objects: 4.9
+// KiB of stack, on which a signal handler's 8 KiB run out.)
 void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
-  give_gathered<kGiveListsMost * kMagazineObjects>(bin, lists, n, function);
+  give_gathered<2 * kMagazineObjects>(bin, lists, n, function);
 }
 
 void give_object(BinId bin, void* object, const char* function) {

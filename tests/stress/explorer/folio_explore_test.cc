@@ -13,7 +13,7 @@ namespace {
 
 // Sizes that differ in how residency is known: by a folio, by two folios, by objects that share pages, by objects of
 // pages.
-constexpr size_t kFolioUnits = 2112, kTwoFolioUnits = 32, kOddObjects = 4160, kPageObjects = 16384;
+constexpr size_t kFolioUnits = 2112, kTwoFolioUnits = 32, kSharedPages = 48, kOddObjects = 4160, kPageObjects = 16384;
 
 void expect_bin_sound(const char* what, size_t size, std::vector<unsigned> shape, std::vector<std::vector<Op>> threads,
                       const Limits& limits = {}) {
@@ -76,6 +76,15 @@ TEST(ExploreFolio, PurgeOfUnitsOfTwoFolios) {
                    fewer);
   expect_bin_sound("purge, take, take: two folios", kTwoFolioUnits, {0, 0, 0, 0}, {{purge()}, {take(1)}, {take(65)}},
                    fewer);
+}
+
+// A page reaches from one folio into the next: who gives looks at the next one's word.
+TEST(ExploreFolio, PagesThatTwoFoliosShare) {
+  expect_bin_sound("two give what shares a page", kSharedPages, {1, 1}, {{give(0, 1)}, {give(1, 1)}});
+  expect_bin_sound("three give what shares a page", kSharedPages, {2, 1}, {{give(0, 1)}, {give(0, 1)}, {give(1, 1)}},
+                   {.executions = 4000});
+  expect_bin_sound("two give what shares a page, purge", kSharedPages, {1, 1}, {{purge()}, {give(0, 1)}, {give(1, 1)}},
+                   {.executions = 4000, .random = 500});
 }
 
 TEST(ExploreFolio, PurgeOfLargeObjects) {
