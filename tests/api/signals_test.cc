@@ -1,12 +1,16 @@
 // A handler that interrupts malloc and does not itself allocate is harmless.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "support.h"
 
@@ -110,6 +114,44 @@ TEST(Signals, OnAnAlternateStack) {
   EXPECT_GT(ticks, 50u);
   alternate.ss_flags = SS_DISABLE;
   sigaltstack(&alternate, nullptr);
+}
+
+// A handler that a thread calls by itself may free, also on a small stack: the kernel's frame and 4.5 KiB, as in the 8 KiB
+// that SIGSTKSZ once was. What takes the most is frees in random order, that go back to their folios.
+std::vector<void *> to_free;
+
+TEST(Signals, FreesFitOnASmallAlternateStack) {
+  constexpr size_t kOwn = 4560, kGuard = 4096;
+  const size_t room = static_cast<size_t>(sysconf(_SC_MINSIGSTKSZ)) + kOwn, bytes = (room + kGuard - 1) / kGuard * kGuard;
+  char *const memory = static_cast<char *>(
+      mmap(nullptr, kGuard + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  memset(memory, 0x5a, kGuard + bytes);
+  char *const lowest = memory + kGuard + bytes - room;
+  stack_t alternate = {};
+  alternate.ss_sp = memory;  // what is below `lowest` shows whether it was enough
+  alternate.ss_size = kGuard + bytes;
+  ASSERT_EQ(sigaltstack(&alternate, nullptr), 0);
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    for (void *object : to_free) free(object);
+  };
+  action.sa_flags = SA_ONSTACK;
+  ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+  std::thread([] {}).join();  // the depot is open
+  for (const size_t size : {16, 48, 64, 400, 3000, 8192}) {
+    to_free.resize(100000);
+    for (void *&object : to_free) ASSERT_NE(object = malloc(size), nullptr);
+    for (size_t i = 0; i < to_free.size(); ++i) std::swap(to_free[i], to_free[i * 7919 % to_free.size()]);
+    ASSERT_EQ(raise(SIGUSR1), 0);
+    size_t untouched = 0;
+    while (memory + untouched < lowest && memory[untouched] == 0x5a) ++untouched;
+    EXPECT_EQ(memory + untouched, lowest) << size << "-byte objects take more of the stack";
+  }
+  to_free = {};
+  alternate.ss_flags = SS_DISABLE;
+  sigaltstack(&alternate, nullptr);
+  munmap(memory, kGuard + bytes);
 }
 
 // The questions that folio.h calls harmless anywhere are asked from the handler.
