@@ -7,6 +7,7 @@
 #include "space/large_fields.h"
 #include "space/large_runs.h"
 #include "space/pages.h"
+#include "space/region.h"
 #include "space/room.h"
 
 namespace folio {
@@ -189,7 +190,8 @@ bool large_resize(void* object, size_t size) {
   return true;
 }
 
-char* large_lend_chunk() {
+// Out of a field.
+char* lend_chunk() {
   constexpr unsigned kCount = kChunkBytes >> kGranuleShift;
   unsigned from;
   Field* f = take_run(kCount, kCount, false, &from);
@@ -210,7 +212,8 @@ char* large_lend_chunk() {
   return chunk;
 }
 
-bool large_take_back_chunk(char* chunk) {
+// Its entries are the field's again. Looks at every field: only where address space is short.
+bool take_back_chunk(char* chunk) {
   // What was lent has a bin's entries, or none: its field is found by the address.
   for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
     if (chunk < f->base || chunk >= granule_at(*f, f->granules)) continue;

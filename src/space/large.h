@@ -28,13 +28,6 @@ namespace folio {
 // memory. `zeroed`: all of it reads as zero. Without `may_open` in the fields that there are, and then of any size.
 void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
 
-// A chunk for a bin out of a field, where address space is short: zero-filled once it is committed. Null if there is
-// none.
-char* large_lend_chunk();
-// Of which nothing is live or resident any more, and which has no entry as a bin's; its entries are the field's again.
-// False if the chunk is not of a field. Looks at every field: only where address space is short.
-bool large_take_back_chunk(char* chunk);
-
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
 size_t large_good_size(size_t size);
 
