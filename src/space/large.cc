@@ -158,12 +158,6 @@ void large_give(void* parked) {
   give(*f, g, granules_in(entry));
 }
 
-bool large_free(void* object) {
-  if (large_park(object) == 0) return false;
-  large_give(object);
-  return true;
-}
-
 bool large_resize(void* object, size_t size) {
   const LargePlace place = large_place(object);
   if (!place.starts(object)) return false;

@@ -62,7 +62,11 @@ void large_give(void* parked);
 void large_give_parked();  // all there are, in the child of a fork
 
 // Both: park and give. False if no live object starts there.
-bool large_free(void* object);
+inline bool large_free(void* object) {
+  if (large_park(object) == 0) return false;
+  large_give(object);
+  return true;
+}
 
 // Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back what it then has too
 // much. False if what follows it is taken, or if no live object starts there.
@@ -79,7 +83,7 @@ struct LargeStats {
 };
 LargeStats large_stats();
 
-// Validity check for tests, with nothing in flight.
+// Validity check, with nothing in flight. Only tests link it, as all of the *check.cc.
 bool large_check();
 
 }  // namespace folio
