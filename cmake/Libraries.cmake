@@ -1,8 +1,8 @@
-# The artefacts. Every file of src is compiled twice: with initial-exec TLS, for what is loaded at start (folio_objects;
-# the override_*.cc files apart, so that tests can link the rest beside another malloc), and with the default TLS model
-# for what may be loaded later (folio_embed_objects).
+# The artefacts. Every file of src, but for the *check.cc, is compiled twice: with initial-exec TLS, for what is loaded
+# at start (folio_objects; the override_*.cc files apart, so that tests can link the rest beside another malloc), and
+# with the default TLS model for what may be loaded later (folio_embed_objects).
 #
-#   folio_core    libfolio-core.a       no override; for the tests, which see hidden symbols
+#   folio_core    libfolio-core.a       no override; for the tests, which see hidden symbols, with the *check.cc
 #   folio_explore libfolio-explore.a    the same, with a hook at every access to memory for the interleaving explorer
 #   folio_count   libfolio-count.a      the same, telling of each atomic read-modify-write
 #   folio_counts  libfolio-count.so     that with override, to preload, and who counts them (bench/counts.cc)
@@ -22,6 +22,10 @@ endif()
 list(FILTER folio_sources EXCLUDE REGEX "/src/os/[^/]*\\.cc$")
 file(GLOB folio_system_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/os/${folio_system}*.cc)
 list(APPEND folio_sources ${folio_system_sources} ${PROJECT_SOURCE_DIR}/src/os/report.cc)
+# What only tests call: no library that programs use has it.
+set(folio_check_sources ${folio_sources})
+list(FILTER folio_check_sources INCLUDE REGEX "check\\.cc$")
+list(REMOVE_ITEM folio_sources ${folio_check_sources})
 set(folio_override_sources ${folio_sources})
 list(FILTER folio_override_sources INCLUDE REGEX "/src/api/override_[^/]*\\.cc$")
 list(REMOVE_ITEM folio_sources ${folio_override_sources})
@@ -33,7 +37,8 @@ target_compile_options(folio_objects PRIVATE -ftls-model=initial-exec)
 target_link_libraries(folio_objects PRIVATE folio_flags)
 set_target_properties(folio_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 
-add_library(folio_core STATIC $<TARGET_OBJECTS:folio_objects>)
+add_library(folio_core STATIC $<TARGET_OBJECTS:folio_objects> ${folio_check_sources})
+target_link_libraries(folio_core PRIVATE folio_flags)
 set_target_properties(folio_core PROPERTIES OUTPUT_NAME folio-core)
 target_include_directories(folio_core PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_features(folio_core PUBLIC cxx_std_20)
@@ -41,7 +46,7 @@ target_link_libraries(folio_core PUBLIC folio_sanitize Threads::Threads)
 
 foreach(variant explore count)
   string(TOUPPER ${variant} define)
-  add_library(folio_${variant} STATIC EXCLUDE_FROM_ALL ${folio_sources})
+  add_library(folio_${variant} STATIC EXCLUDE_FROM_ALL ${folio_sources} ${folio_check_sources})
   set_target_properties(folio_${variant} PROPERTIES OUTPUT_NAME folio-${variant})
   target_compile_definitions(folio_${variant} PUBLIC FOLIO_${define}=1)
   target_include_directories(folio_${variant} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

@@ -278,10 +278,4 @@ void thread_caches_objects(uint64_t (&objects)[kBins]) {
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) some.add(*c);
 }
 
-uint64_t thread_cache_objects(ThreadCache* cache, BinId bin) {
-  uint64_t objects[kBins] = {};
-  SomeTops(objects).add(*cache);
-  return objects[index(bin)];
-}
-
 }  // namespace folio

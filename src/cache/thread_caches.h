@@ -40,9 +40,10 @@ unsigned thread_caches_find_gone(unsigned looks);
 unsigned thread_count();
 ThreadCache* thread_caches_first();
 
-// Adds, for each bin, the objects in the magazines in use of all threads, or of one: estimates for any but the calling
-// thread. A system call for each other thread; where os::peek is refused these count as having none.
+// Adds, for each bin, the objects in the magazines in use of all threads: estimates for any but the calling thread. A
+// system call for some of the others each; where os::peek is refused these count as having none.
 void thread_caches_objects(uint64_t (&objects)[kBins]);
-uint64_t thread_cache_objects(ThreadCache* cache, BinId bin);
+// The same of one thread and bin. Only tests link it.
+uint64_t thread_cache_objects(const ThreadCache* cache, BinId bin);
 
 }  // namespace folio

@@ -80,10 +80,9 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     return object;
   }
   if (starts_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
-    seam_leaves(object);
-    HugeBlock* block = huge_move(huge_at(object), size);
+    HugeBlock* block = huge_move(huge_at(object), size, seam_leaves);
     if (block == nullptr && ladder_make_room_for_large(size - extent.usable_bytes, "realloc")) {
-      block = huge_move(huge_at(object), size);
+      block = huge_move(huge_at(object), size, seam_leaves);
     }
     ladder_after_call();
     if (block != nullptr) {

@@ -107,7 +107,7 @@ uint64_t seam_weight(size_t size, uint64_t interval);
 // A large or a huge object was given another size, and maybe another place, without malloc and free. For the profile it
 // was freed and allocated, as if it had been copied. `seen`: calls are.
 void seam_resized(void* object, size_t size, bool seen);
-// Before it moves, and somebody else can have its address: no chosen one any more.
+// It has moved, and nobody else can have its address yet: no chosen one any more.
 void seam_leaves(void* object);
 
 void seam_after_fork();  // in the child: nobody is at it

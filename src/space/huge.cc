@@ -334,7 +334,7 @@ bool huge_resize(HugeBlock* block, size_t size) {
   return true;
 }
 
-HugeBlock* huge_move(HugeBlock* block, size_t size) {
+HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)) {
   HugeBlock* target = alloc(size, kChunkBytes, block->usable_bytes);
   if (target == nullptr) return nullptr;
   touch(*block);
@@ -364,6 +364,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size) {
     if (block->touched_bytes <= bytes) block->touched_bytes = 0;
     set_usable(*block, 0);
   }
+  if (leaves != nullptr) leaves(block->base);
   target->seen = block->seen;
   huge_free(block);
   return target;

@@ -51,8 +51,9 @@ bool huge_free(HugeBlock* block);
 bool huge_resize(HugeBlock* block, size_t size);
 
 // Moves the object's pages to a larger block: no byte is copied where the kernel can move pages. Null, and nothing
-// changed, if there is no memory.
-HugeBlock* huge_move(HugeBlock* block, size_t size);
+// changed, if there is no memory. `leaves` is told of the object when its contents are elsewhere, and nobody else can
+// have its address yet.
+HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object) = nullptr);
 
 // The block that an address of its first kHugeEntered chunks is of, or null.
 inline HugeBlock* huge_at(const void* address) {

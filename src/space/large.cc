@@ -7,6 +7,7 @@
 #include "space/large_fields.h"
 #include "space/large_runs.h"
 #include "space/pages.h"
+#include "space/region.h"
 #include "space/room.h"
 
 namespace folio {
@@ -157,12 +158,6 @@ void large_give(void* parked) {
   give(*f, g, granules_in(entry));
 }
 
-bool large_free(void* object) {
-  if (large_park(object) == 0) return false;
-  large_give(object);
-  return true;
-}
-
 bool large_resize(void* object, size_t size) {
   const LargePlace place = large_place(object);
   if (!place.starts(object)) return false;
@@ -189,7 +184,8 @@ bool large_resize(void* object, size_t size) {
   return true;
 }
 
-char* large_lend_chunk() {
+// Out of a field.
+char* lend_chunk() {
   constexpr unsigned kCount = kChunkBytes >> kGranuleShift;
   unsigned from;
   Field* f = take_run(kCount, kCount, false, &from);
@@ -210,7 +206,8 @@ char* large_lend_chunk() {
   return chunk;
 }
 
-bool large_take_back_chunk(char* chunk) {
+// Its entries are the field's again. Looks at every field: only where address space is short.
+bool take_back_chunk(char* chunk) {
   // What was lent has a bin's entries, or none: its field is found by the address.
   for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
     if (chunk < f->base || chunk >= granule_at(*f, f->granules)) continue;

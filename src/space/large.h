@@ -28,13 +28,6 @@ namespace folio {
 // memory. `zeroed`: all of it reads as zero. Without `may_open` in the fields that there are, and then of any size.
 void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
 
-// A chunk for a bin out of a field, where address space is short: zero-filled once it is committed. Null if there is
-// none.
-char* large_lend_chunk();
-// Of which nothing is live or resident any more, and which has no entry as a bin's; its entries are the field's again.
-// False if the chunk is not of a field. Looks at every field: only where address space is short.
-bool large_take_back_chunk(char* chunk);
-
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
 size_t large_good_size(size_t size);
 
@@ -69,7 +62,11 @@ void large_give(void* parked);
 void large_give_parked();  // all there are, in the child of a fork
 
 // Both: park and give. False if no live object starts there.
-bool large_free(void* object);
+inline bool large_free(void* object) {
+  if (large_park(object) == 0) return false;
+  large_give(object);
+  return true;
+}
 
 // Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back what it then has too
 // much. False if what follows it is taken, or if no live object starts there.
@@ -86,7 +83,7 @@ struct LargeStats {
 };
 LargeStats large_stats();
 
-// Validity check for tests, with nothing in flight.
+// Validity check, with nothing in flight. Only tests link it, as all of the *check.cc.
 bool large_check();
 
 }  // namespace folio

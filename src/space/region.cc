@@ -4,7 +4,6 @@
 #include "arch/arch.h"
 #include "config/size_classes.h"
 #include "os/os.h"
-#include "space/large.h"
 
 namespace folio {
 
@@ -27,7 +26,7 @@ char* carve(uint64_t number) {
 
 // Where there is no address space, from that of large objects.
 char* borrow_chunk() {
-  char* const chunk = large_lend_chunk();
+  char* const chunk = lend_chunk();
   if (chunk != nullptr) carved.add(1);
   return chunk;
 }
@@ -66,7 +65,7 @@ char* acquire_chunk() {
 
 void return_chunk(char* chunk) {
   carved.sub(1);
-  if (large_take_back_chunk(chunk)) return;
+  if (take_back_chunk(chunk)) return;
   // If it was the last one that was carved, the cursor goes back; else it leaves a hole.
   const uint64_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
   uint64_t now = region_cursor.load(order::relaxed);  // relaxed: numbers only, as in acquire_chunk

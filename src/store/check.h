@@ -1,11 +1,11 @@
-// The invariants of descriptor.h and hints.h, looked at from outside.
+// The invariants of descriptor.h and hints.h, looked at from outside. Only tests link it.
 #pragma once
 
 #include "store/store.h"
 
 namespace folio {
 
-// Validity check for tests, with nothing in flight: true if every invariant of descriptor.h and hints.h holds.
+// Validity check, with nothing in flight: true if every invariant of descriptor.h and hints.h holds.
 bool check_bin(Store& store, BinId bin);
 
 }  // namespace folio

@@ -59,10 +59,6 @@ void open_commit(Descriptor& d) {
   d.committed.fetch_and(static_cast<uint16_t>(~kBusyMark), order::relaxed);
 }
 
-bool commit_is_busy(const Descriptor& d) {
-  return (d.committed.load(order::relaxed) & kBusyMark) != 0;  // relaxed: a question
-}
-
 Commit commit_chunk(Descriptor& d) { return commit_to(d, kChunkBytes); }
 
 uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice, Commit* result) {

@@ -28,7 +28,6 @@ Commit commit_chunk(Descriptor& d);
 // No step any more, until open_commit. False if a thread takes one just now.
 bool close_commit(Descriptor& d);
 void open_commit(Descriptor& d);
-bool commit_is_busy(const Descriptor& d);  // for tests
 
 // How far it is, in bytes from the chunk's start.
 size_t committed_bytes(const Descriptor& d);

@@ -20,6 +20,7 @@ from folio.permission import reason
 from folio.run import show, summary
 from folio.watching import Watch, watch
 from rich.console import Console
+from rich.text import Text
 
 GROW = "x = [bytearray(b'x') * (n % 3000) for n in range(60000)]"  # 90 MB that are touched
 COMMANDS = [
@@ -83,6 +84,32 @@ class TestOutput:
                 assert "input() \ufffd]0;" in done.stdout
                 assert "\x1b" not in done.stdout + done.stderr
         assert "\x1b" not in folio("run", "--", "true", "\x1b[2J").stderr
+
+    def test_nor_do_those_in_tables(self):
+        """Of threads, types and functions, whoever wrote the program's files. They are no markup either."""
+        made = table("type", "function", left=2)
+        made.add_row("engine[abi:v1]::part\x1b[2J[/]", Text("of\x9b31m ").append("the file", "dim"))
+        shown = Output(width=100, file=StringIO(), force_terminal=True)
+        shown.print(made)
+        text = shown.file.getvalue()
+        assert "engine[abi:v1]::part\ufffd[2J[/]" in text
+        assert "of\ufffd31m \x1b[2mthe file\x1b[0m" in text
+
+    def test_names_of_threads(self):
+        script = """
+import threading
+def work():
+    open(f"/proc/self/task/{threading.get_native_id()}/comm", "w").write("\x1b[2J[/]")
+    kept.extend(b"%d" % i * 300 for i in range(3000))
+kept = [b"%d" % i * 300 for i in range(3000)]
+thread = threading.Thread(target=lambda: (work(), print(flush=True), input()))
+thread.start()
+"""
+        with running(["/usr/bin/python3", "-c", script], options="profile:4096") as process:
+            line_of(process)
+            done = folio_here("profile", process.pid)
+        assert "\ufffd[2J[/]" in done.stdout, done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
 
     def test_long_commands(self):
         assert one_line("a\nb   c") == "a b c"

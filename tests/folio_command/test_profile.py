@@ -290,6 +290,7 @@ class TestSwitching:
             timer.join()
         assert done.returncode == 0
         assert "the process ended" in done.stdout
+        assert "next: folio profile --html heap.html -- PROGRAM" in done.stdout
 
     def test_one_that_its_sandbox_would_kill(self):
         with running([sys.executable, "-c", IN_SANDBOX, str(PROGRAM), str(UNLOADED)]) as process:
@@ -370,6 +371,16 @@ class TestFiles:
                 own = function["itself"]["live"]
                 assert abs(own["bytes"] - ROUND[name]) < 5 * own["standard_error"] + 1
         assert {short(each["frame"]["function"]) for each in found["functions"]} >= set(ROUND)
+
+    def test_a_core_file_tells_where_they_are(self, tmp_path):
+        with program(f"profile:1024,profile_file:{tmp_path}/a heap") as process:
+            tell(process, "a")
+            core = gcore(process.pid, tmp_path)
+        done = folio_here("profile", core)
+        file = f"{tmp_path}/a heap.{process.pid}"
+        assert done.returncode == 2
+        assert f"holds no samples, which the process kept in {file}: folio profile '{file}'" in done.stderr
+        assert folio_json("profile", file)["pid"] == process.pid
 
     def test_as_the_program_writes_it(self, tmp_path):
         file = tmp_path / "written"

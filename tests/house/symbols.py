@@ -1,7 +1,8 @@
 """Checks the linkage of the built libraries: what they export, what they need, and how they hold thread-local data.
 
 The names are in two lists beside this file: exported.txt (of libfolio.so and libfolio.o; the folio_ names among them
-are those of libfolio-embed.so, and hold all FOLIO_API functions of the public header) and undefined.txt.
+are those of libfolio-embed.so, and hold all FOLIO_API functions of the public header) and undefined.txt. What the
+*check.cc of src define is for tests: only libfolio-core.a has it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ def check_shared(library: Path, exported: set[str], problems: house.Problems) ->
         problems.add(library.name, 1, "lacks a read-only segment of relocations or has an executable stack")
 
 
+def of_tests(core: Path) -> set[str]:
+    """What the members *check.cc.o of the archive define."""
+    return set(re.findall(r"check\.cc\.o:[0-9a-f]+ T (.*)", run("nm", "-AC", "--defined-only", core)))
+
+
 def static_tls(library: Path) -> bool:
     """Whether the library's thread-local data must be there when the program starts."""
     return "STATIC_TLS" in run("readelf", "-dW", library)
@@ -88,6 +94,10 @@ def check(build: Path, root: Path, problems: house.Problems) -> None:
         problems.add(embed.name, 1, "needs static TLS: dlopen may fail")
     found = symbols(build / "libfolio.o", "--defined-only", "--extern-only")
     compare("libfolio.o", found, exported - listed_for_shared_alone(), problems)
+
+    for library in (shared, embed, build / "libfolio.o"):
+        for name in sorted(of_tests(build / "libfolio-core.a") & symbols(library, "--defined-only")):
+            problems.add(library.name, 1, f"has {name}, which only tests call")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """tools/install.sh and tools/uninstall.sh: what is put there, that it works, and that nothing is left."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def test_what_is_installed_works_and_goes_again(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert files(prefix) == {"lib/mine"}
     assert not (prefix / "share").exists() and not (prefix / "include").exists()
+
+
+def test_links_of_installed_documents_lead_somewhere(tmp_path: Path) -> None:
+    done = run(ROOT / "tools" / "install.sh", "--without-command", tmp_path, BUILD)
+    assert done.returncode == 0, done.stderr
+    documents = list((tmp_path / "share" / "doc" / "folio").rglob("*.md"))
+    assert len(documents) > 10
+    for document in documents:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
+            assert (document.parent / link).exists(), f"{document.name} leads to {link}"
 
 
 def test_a_packager_gets_no_command_and_the_same_files(tmp_path: Path) -> None:

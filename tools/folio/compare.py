@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from folio import output
 from folio.errors import FolioError, writing
@@ -334,16 +334,16 @@ def show(comparison: Comparison) -> None:
     made = output.table("", "median", f"to {comparison.allocators[0].name}", "")
     made.columns[3].justify = "left"
     for m in comparison.measures:
-        made.add_row(f"[bold]{m.title}[/]")
+        made.add_row(Text(m.title, "bold"))
         for i, allocator in enumerate(comparison.allocators):
             median, ratio = comparison.median(allocator.name, m), comparison.ratio(allocator.name, m) if i else None
             text = verdict(ratio)
-            colour = {"less": "green", "more": "yellow"}.get(text.rpartition(" ")[2])
+            colour = {"less": "green", "more": "yellow"}.get(text.rpartition(" ")[2], "")
             made.add_row(
-                f"  {escape(allocator.name)}",
+                f"  {allocator.name}",
                 bracketed(median, m.show(median)),
                 shown_ratio(ratio),
-                f"[{colour}]{text}[/]" if colour else text,
+                Text(text, colour),
             )
     output.console.print(made)
     for allocator in comparison.allocators[1:]:

@@ -103,9 +103,23 @@ def as_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
+def plain_text(cell: Any) -> Any:
+    """A cell as it is meant: names are no markup either. What is not text is left as it is."""
+    if isinstance(cell, str):
+        return Text(plain(cell))
+    if isinstance(cell, Text):
+        cell.plain = plain(cell.plain)  # as long as before: its styles stay where they are
+    return cell
+
+
+class PlainTable(Table):
+    def add_row(self, *cells: Any, **how: Any) -> None:
+        super().add_row(*map(plain_text, cells), **how)
+
+
 def table(*columns: str, left: int = 1, gap: int = 2) -> Table:
     """Columns named by their headings; the first `left` ones are text, the rest numbers."""
-    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    made = PlainTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for i, column in enumerate(columns):
         made.add_column(escape(column), justify="left" if i < left else "right", no_wrap=True)
     return made

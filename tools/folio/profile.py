@@ -119,6 +119,19 @@ def opened(target: str) -> Reader | ProfileFile:
     return Reader(int(target) if target.isdecimal() else target)
 
 
+def without_samples(target: str, reader: Reader | ProfileFile) -> str:
+    """Why there are none: a core file leaves out what is mapped from a file, as those of profile_file are."""
+    if isinstance(reader, Reader):
+        from folio.snapshot_file import sample_tables
+
+        starts = [start for start, _ in sample_tables(reader.process, reader.layout)]
+        for mapping in reader.process.mappings():
+            if mapping.path.startswith("/") and any(mapping.start <= start < mapping.end for start in starts):
+                file = mapping.path
+                return f"{target} holds no samples, which the process kept in {file}: folio profile {shlex.quote(file)}"
+    return f"{target} holds no samples: run the program with FOLIO_OPTIONS=profile:{INTERVAL}"
+
+
 def profile(target: str, interval: str | None, seconds: str | None, live: bool, wanted: Wanted) -> int:
     if live and (seconds or wanted.json):
         raise FolioError("--live goes on until Ctrl-C: not with --for or --json")
@@ -143,7 +156,7 @@ def profile(target: str, interval: str | None, seconds: str | None, live: bool, 
     if how == "the process ended" and session.seen == 0:
         raise ProcessGone(int(target), known=True)
     if session.still and not session.book.rows:
-        raise FolioError(f"{target} holds no samples: run the program with FOLIO_OPTIONS=profile:{INTERVAL}")
+        raise FolioError(without_samples(target, session.reader))
     finish(session.profile(), replace(wanted, by=wanted.by or "live"), output.console, how)
     return 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.markup import escape
 from rich.text import Text
 
 from folio import output
@@ -145,7 +144,7 @@ def groups(profile: Profile, by: str, console: Any) -> None:
         made = output.table(name, by, "share")
         for key, sum_ in list(found.items())[:5]:
             shown = f"to {int(str(key)):,} B" if name != "thread" and str(key).isdigit() else str(key)
-            made.add_row(escape(shown), with_error(sum_), output.share(sum_.value, whole))
+            made.add_row(shown, with_error(sum_), output.share(sum_.value, whole))
         console.print()
         console.print(made)
         if len(found) > 5:

@@ -400,7 +400,7 @@ def watch(session: Session, seconds: float, at_look: Callable[[float], None], st
                 break
             session.look()
     except ProcessGone:
-        how = "the process ended"
+        session.has_ended, how = True, "the process ended"
     except FolioError as error:
         how = str(error)
     with suppress(FolioError):
@@ -410,6 +410,8 @@ def watch(session: Session, seconds: float, at_look: Callable[[float], None], st
         try:
             session.look()
             session.look_at_pages()
+        except ProcessGone:
+            session.has_ended, how = True, "the process ended"
         except FolioError as error:
             return str(error)
     return how

@@ -281,7 +281,7 @@ class Top(App[None]):
         fill(self.query_one("#table", DataTable), titles, rows)
 
     def head_text(self, watched: Watched) -> Text:
-        text = Text(f"process {watched.pid}: {watched.command}", no_wrap=True)
+        text = Text(f"process {watched.pid}: {output.plain(watched.command)}", no_wrap=True)
         if len(self.watched) > 1:
             text.append(f"  ({self.shown + 1} of {len(self.watched)})")
         if last := watched.last:
@@ -379,9 +379,10 @@ def cache_name(cache: Held) -> str:
 
 def fill(table: DataTable, titles: list[str], rows: dict[str, list[str]]) -> None:
     """Writes what has changed only: to make a table anew costs more than the look."""
+    clean = {key: [Text(output.plain(cell)) for cell in cells] for key, cells in rows.items()}
     shown = [str(column.label) for column in table.ordered_columns]
     if shown == titles and [row.key.value for row in table.ordered_rows] == list(rows):
-        for key, cells in rows.items():
+        for key, cells in clean.items():
             for column, cell, before in zip(table.ordered_columns, cells, table.get_row(key), strict=True):
                 if cell != before:
                     table.update_cell(key, column.key, cell)
@@ -390,7 +391,7 @@ def fill(table: DataTable, titles: list[str], rows: dict[str, list[str]]) -> Non
     table.clear(columns=shown != titles)
     if shown != titles:
         table.add_columns(*titles)
-    for key, cells in rows.items():
+    for key, cells in clean.items():
         table.add_row(*cells, key=key)
     if table.row_count:
         table.move_cursor(row=min(row, table.row_count - 1), scroll=False)

@@ -270,7 +270,10 @@ class BinScenario {
   unsigned kept_by_commit() const {
     unsigned kept = 0;
     folio::visit_chunks(folio::process_store, bin_, [&](folio::Descriptor& d) {
-      if (!folio::commit_is_busy(d)) return true;
+      if (folio::close_commit(d)) {
+        folio::open_commit(d);
+        return true;
+      }
       const size_t committed = folio::committed_bytes(d);
       for (unsigned i = 0; i < d.info().objects; ++i) {
         kept += static_cast<size_t>(d.slot(i + 1) - d.chunk()) > committed ? 1 : 0;

@@ -142,6 +142,26 @@ TEST_F(Samples, WhatIsResizedWhileNobodyProfilesIsNoSampleAnyMore) {
   free_object(shrunk);
 }
 
+// Where there is no memory for another size the object lives on, and so does its sample.
+TEST(SamplesLimit, OfAnObjectThatCannotGrowGoesOn) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
+  const int result = in_child([] {
+    if (!seam_close(1)) return kFailed;
+    void* const object = alloc(9 * kMiB);
+    const Found before = live_sample(object);
+    if (!before) return kFailed;
+    const uint64_t mark = before.sample->mark.load(order::relaxed);
+    if (!limit_address_space(kMiB)) return kCannot;
+    if (reallocate(object, 1, 80 * kMiB, "realloc") != nullptr) return kFailed;
+    const Found after = live_sample(object);
+    if (!after || after.sample->mark.load(order::relaxed) != mark) return kFailed;
+    free_object(object);
+    return live_sample(object) ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limits here";
+  EXPECT_EQ(result, kPassed);
+}
+
 // Many more than the first table holds, and then as many again: what was freed makes room.
 TEST_F(Samples, TablesGrowWithWhatLives) {
   ASSERT_TRUE(seam_close(1));

@@ -1,3 +1,4 @@
+#include "space/region.h"
 #include "unit/mappings.h"
 #include "unit/space/large_objects.h"
 
@@ -35,17 +36,17 @@ TEST_F(Large, AChunkThatWasLentInVainComesBack) {
   free_all(objects);
   const LargeStats before = large_stats();
   for (unsigned i = 0; i < 100; ++i) {
-    char* const chunk = large_lend_chunk();
+    char* const chunk = lend_chunk();
     ASSERT_NE(chunk, nullptr);
     EXPECT_TRUE(os::commit(chunk, kChunkBytes));
     EXPECT_EQ(resident_bytes(chunk, kChunkBytes), 0u);
-    EXPECT_TRUE(large_take_back_chunk(chunk));
+    EXPECT_TRUE(take_back_chunk(chunk));
     ASSERT_TRUE(large_check());
   }
   EXPECT_EQ(large_stats().taken, before.taken);
   EXPECT_EQ(large_stats().reserved, before.reserved);
   int on_stack = 0;
-  EXPECT_FALSE(large_take_back_chunk(reinterpret_cast<char*>(&on_stack)));
+  EXPECT_FALSE(take_back_chunk(reinterpret_cast<char*>(&on_stack)));
 }
 
 // As numpy does for its arrays from 4 MiB on.

@@ -1,3 +1,4 @@
+#include "space/region.h"
 #include "unit/space/large_objects.h"
 
 namespace {
@@ -418,7 +419,7 @@ TEST_F(Large, AChunkThatIsLentIsZeroAndNoLongerTheFields) {
     const uint64_t reserved = large_stats().reserved;
     EXPECT_TRUE(large_free(o[1]));
     for (unsigned i = 0; i < 3; ++i) {
-      char* const chunk = large_lend_chunk();
+      char* const chunk = lend_chunk();
       EXPECT_TRUE(chunk != nullptr && aligned_to(chunk, kChunkBytes));
       EXPECT_TRUE(os::commit(chunk, kChunkBytes));
       EXPECT_TRUE(all_zero(chunk, kChunkBytes));
@@ -434,7 +435,7 @@ TEST_F(Large, AChunkThatIsLentIsZeroAndNoLongerTheFields) {
     large_purge(true, kNoLimit);
     EXPECT_EQ(delta_.resident(), 0);
     // Until there is none; no field is opened for it.
-    while (large_lend_chunk() != nullptr) {
+    while (lend_chunk() != nullptr) {
     }
     EXPECT_EQ(large_stats().reserved, reserved);
     EXPECT_EQ(alloc(100 * kKiB) == nullptr, false) << "another field";
@@ -453,7 +454,7 @@ TEST_F(Large, WhatCannotBePurgedIsNotLent) {
     EXPECT_TRUE(large_free(object));
     if (!refuse_call(SYS_madvise, EAGAIN)) return kCannot;
     const uint64_t dirty = large_stats().dirty;
-    EXPECT_EQ(large_lend_chunk(), nullptr);
+    EXPECT_EQ(lend_chunk(), nullptr);
     EXPECT_EQ(large_stats().dirty, dirty);
     expect_exact_accounts();
     return HasFailure() ? kFailed : kPassed;
