@@ -176,11 +176,12 @@ class TestStacks:
             assert "raise" in stack or any("kill" in name for name in stack), stack
 
     def test_threads_by_name(self):
-        # What one thread chooses while another one makes room for more samples has none.
+        # What one thread chooses while another one makes room for more samples has none; some may be overwritten.
         for _ in range(20):
             with program() as process:
                 profile = taken(process, 512, "tu")
-            assert any("made room for more" in note for note in profile.notes) == bool(profile.missed)
+            told = [note for note in profile.notes if "made room for more" in note or "were overwritten" in note]
+            assert bool(told) == bool(profile.missed)
             if not profile.missed:
                 break
         found = by_thread(profile, "live")
