@@ -116,15 +116,16 @@ TEST(Signals, OnAnAlternateStack) {
   sigaltstack(&alternate, nullptr);
 }
 
-// A handler that a thread calls by itself may free, also on a small stack: the kernel's frame and 4.5 KiB, as in the 8 KiB
-// that SIGSTKSZ once was. What takes the most is frees in random order, that go back to their folios.
+// A handler that a thread calls by itself may free, also on a small stack: the kernel's frame and 4.5 KiB, as in the 8
+// KiB that SIGSTKSZ once was. What takes the most is frees in random order, that go back to their folios.
 std::vector<void *> to_free;
 
 TEST(Signals, FreesFitOnASmallAlternateStack) {
   constexpr size_t kOwn = 4560, kGuard = 4096;
-  const size_t room = static_cast<size_t>(sysconf(_SC_MINSIGSTKSZ)) + kOwn, bytes = (room + kGuard - 1) / kGuard * kGuard;
-  char *const memory = static_cast<char *>(
-      mmap(nullptr, kGuard + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const size_t room = static_cast<size_t>(sysconf(_SC_MINSIGSTKSZ)) + kOwn,
+               bytes = (room + kGuard - 1) / kGuard * kGuard;
+  char *const memory =
+      static_cast<char *>(mmap(nullptr, kGuard + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(memory, MAP_FAILED);
   memset(memory, 0x5a, kGuard + bytes);
   char *const lowest = memory + kGuard + bytes - room;

@@ -140,8 +140,8 @@ TEST(Residency, WhichPagesObjectsTouch) {
   }
 }
 
-// The glance must not overlook a page that what was given leaves free, whatever the other folios hold. And it has to tell
-// most frees of single small objects at once, else it is for nothing.
+// The glance must not overlook a page that what was given leaves free, whatever the other folios hold. And it has to
+// tell most frees of single small objects at once, else it is for nothing.
 void look_at_glances() {
   std::mt19937_64 random(5);
   const auto some = [&](unsigned thin) {
