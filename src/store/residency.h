@@ -139,13 +139,14 @@ struct FreeRun {
     if (high && folio + 1u == info.folios) return false;
     if (nested) return run < least;
     if (low && folio != 0) {
-      // [page] seq_cst: a look, after the objects were given; pairs with who gives the neighbour, and looks here
+      // [page] seq_cst: a look, after the objects were given; pairs with who gives the neighbour, and looks here.
+      // unseen: in the explorer's memory whatever follows a seq_cst change, as of the objects, comes after it
       const uint64_t word = d.occupancy(info, folio - 1).load(order::seq_cst);
       if (word == 0) return false;
       run += kFolioObjects - 1 - highest_bit(word);
     }
     if (high) {
-      const uint64_t word = d.occupancy(info, folio + 1).load(order::seq_cst);  // [page] seq_cst: as above
+      const uint64_t word = d.occupancy(info, folio + 1).load(order::seq_cst);  // [page] seq_cst, unseen: as above
       if (word == 0) return false;
       run += lowest_bit(word);
     }
