@@ -61,8 +61,8 @@ void depot_set_shared();
 // A bundle, or null. The caller counts its bytes as gone out.
 Magazine* depot_pop(BinId bin);
 
-// Counts bytes that went into the depot, or out of it where negative. Until then the bound does not know
-// them: a CPU cache flushes its sum when that exceeds kAccountStep. Small and larger objects are counted apart.
+// Counts bytes that went into the depot, or out of it where negative. Until then the bound does not know them: a CPU
+// cache flushes its sum when that exceeds kAccountStep. Small and larger objects are counted apart.
 void depot_count(bool small, int64_t bytes);
 inline bool depot_small(BinId bin) { return info_of(bin).size < kMagazineBytes; }
 inline constexpr int64_t kAccountStep = int64_t{128} << 10;

@@ -18,9 +18,9 @@ constexpr int64_t kClaimBytes = int64_t{64} << 10;
 
 int64_t charge(BinId bin, unsigned capacity) { return int64_t{info_of(bin).size} * capacity; }
 
-// What all threads may claim: the option for each 2^kPoolPerShift bytes (128 MiB) that are resident, once
-// at least. With 8 MiB whatever the
-// size of the process, 16 threads of 30 MiB each took 1.6 times as long, 64 threads 2.5 times, in no less memory.
+// What all threads may claim: the option for each 2^kPoolPerShift bytes (128 MiB) that are resident, once at least.
+// With 8 MiB whatever the size of the process, 16 threads of 30 MiB each took 1.6 times as long, 64 threads 2.5 times,
+// in no less memory.
 int64_t pool_bytes() {
   constexpr unsigned kPoolPerShift = 27;
   const int64_t shares = page_counts.resident.get() >> kPoolPerShift;

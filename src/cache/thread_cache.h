@@ -2,8 +2,7 @@
 //
 // The fast path needs only `tops`: for each bin a pointer to the top slot of the magazine in use. A top that points at
 // the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every call on it
-// takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched)
-// always point there.
+// takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched) always point there.
 //
 // Capacity: a bin starts with a few objects (larger ones: none), doubles each time it runs over or dry, and is halved
 // by a sweep that finds it unused, within a budget: what each thread may cache (option thread_cache), and what it

@@ -313,46 +313,30 @@ TEST_F(Seam, AnotherProcessMaySwitchIt) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kPassed) << status;
 }
 
-// Two threads change it all the time; a child must never find that somebody is at it still.
+// The front goes with the mode: all sizes are sampled, or none.
+bool front_follows_mode() {
+  const bool open = seam_mode.load(order::relaxed) == kOpen;
+  bool alike = true;
+  for (size_t size = 0; size <= kSmallTableMost; ++size)
+    alike &= front_small_top(size) == (open ? kSizes.small_top[size] : 0);
+  for (size_t size = 1; size <= kMediumMost; size += 64)
+    alike &= front_medium_bin(size) == (open ? kSizes.medium_bin[(size + 63) / 64] : 0);
+  return alike;
+}
+
+// Two threads change it all the time; a child must never find that somebody is at it still, nor a change half made.
 TEST_F(Seam, AChildOfAForkMayChangeIt) {
   std::atomic<bool> stop{false};
   std::thread other([&] {
     for (unsigned i = 0; !stop; ++i) i % 2 == 0 ? seam_close(0) : seam_open();
   });
-  for (unsigned i = 0; i < rounds(200); ++i) {
+  for (unsigned i = 0; i < rounds(400); ++i) {
     EXPECT_EQ(in_child([] {
-                // Nor a change that is half made.
-                const bool open = seam_mode.load(order::relaxed) == kOpen;
-                for (size_t size = 0; size <= kSmallTableMost; ++size) {
-                  if (front_small_top(size) != (open ? kSizes.small_top[size] : 0)) return kFailed;
-                }
+                if (!front_follows_mode()) return kFailed;
                 if (!seam_close(0)) return kFailed;
                 const uint64_t before = sums().calls;
                 for (unsigned k = 0; k < 1000; ++k) free_object(alloc(100 + k));
                 return sums().calls == before + 1000 ? kPassed : kFailed;
-              }),
-              kPassed);
-  }
-  stop = true;
-  other.join();
-}
-
-// The fork may come in the middle of a change: the child finds a front that goes with its mode, so that a profile there
-// samples all sizes or none.
-TEST_F(Seam, AChildOfAForkFindsTheFrontOfItsMode) {
-  std::atomic<bool> stop{false};
-  std::thread other([&] {
-    for (unsigned i = 0; !stop; ++i) i % 2 == 0 ? seam_close(0) : seam_open();
-  });
-  for (unsigned i = 0; i < rounds(200); ++i) {
-    EXPECT_EQ(in_child([] {
-                const bool open = seam_mode.load(order::relaxed) == kOpen;
-                bool alike = true;
-                for (size_t size = 0; size <= kSmallTableMost; ++size)
-                  alike &= front_small_top(size) == (open ? kSizes.small_top[size] : 0);
-                for (size_t size = 1; size <= kMediumMost; size += 64)
-                  alike &= front_medium_bin(size) == (open ? kSizes.medium_bin[(size + 63) / 64] : 0);
-                return alike ? kPassed : kFailed;
               }),
               kPassed);
   }
