@@ -60,12 +60,12 @@ bool is_mapped(uint64_t at) {
   return answer == os::Answer::kYes || answer == os::Answer::kOther;
 }
 
-// Whether a part of a file's tables can be read: damaged ones lead anywhere. Of a file with gaps in memory only the
-// part with the code is known, so its first and last page are asked for.
+// Whether a part of a file's tables can be read: damaged ones lead anywhere. Outside the segment that holds the index
+// the first and the last page are asked for.
 bool can_read(const Module& module, const uint8_t* from, uint64_t bytes) {
   const auto first = reinterpret_cast<uint64_t>(from), last = first + bytes - 1;
   if (last < first) return false;
-  if (from >= module.start && from < module.end && bytes <= static_cast<size_t>(module.end - from)) return true;
+  if (from >= module.table_start && from < module.table_end) return bytes <= uint64_t(module.table_end - from);
   return is_mapped(first) && (last / kPageBytesLeast == first / kPageBytesLeast || is_mapped(last));
 }
 

@@ -50,9 +50,11 @@ bool on_fault(OnFault* told);
 struct Module {
   const char* path;      // null: the program itself
   uintptr_t bias;        // address less what the file says it is: what addr2line wants is the rest
-  const uint8_t* start;  // of its code
+  const uint8_t* start;  // of the file in memory, with what gaps there are
   const uint8_t* end;
   const uint8_t* unwind_table;  // .eh_frame_hdr, or null
+  const uint8_t* table_start;   // of the segment that holds the table; null if the file does not say
+  const uint8_t* table_end;
 };
 // False if it is of none, or the libc does not tell (glibc before 2.35, a static program without an unwinder).
 bool find_module(const void* code, Module* module);

@@ -127,6 +127,33 @@ void take_fault(int signal, siginfo_t* info, void* context) {
   pass_on(signal, info, context);
 }
 
+// The segment (PT_LOAD) of a loaded file that holds its unwind table, by the program headers in the file's first page.
+// Between segments there may be nothing: those of aarch64 are aligned to 64 KiB.
+void find_segment(Module* module) {
+  const uint8_t* const file = module->start;
+  const auto bytes = static_cast<size_t>(module->end - file);
+  using Header = ElfW(Ehdr);
+  using Part = ElfW(Phdr);
+  constexpr size_t kPageBytesLeast = 4096;
+  const auto* const header = reinterpret_cast<const Header*>(file);
+  if (bytes < kPageBytesLeast || reinterpret_cast<uintptr_t>(file) % alignof(Header) != 0 ||
+      __builtin_memcmp(file, ELFMAG, SELFMAG) != 0 || header->e_phentsize != sizeof(Part) ||
+      header->e_phoff % alignof(Part) != 0 || header->e_phoff > kPageBytesLeast ||
+      header->e_phnum > (kPageBytesLeast - header->e_phoff) / sizeof(Part)) {
+    return;
+  }
+  const auto* const parts = reinterpret_cast<const Part*>(file + header->e_phoff);
+  const auto table = reinterpret_cast<uintptr_t>(module->unwind_table);
+  const auto last = reinterpret_cast<uintptr_t>(module->end);
+  for (unsigned n = 0; n < header->e_phnum; ++n) {
+    const uintptr_t start = module->bias + parts[n].p_vaddr;
+    const size_t length = parts[n].p_memsz;
+    if (parts[n].p_type != PT_LOAD || table - start >= length || start > last || length > last - start) continue;
+    module->table_start = reinterpret_cast<const uint8_t*>(start);
+    module->table_end = module->table_start + length;
+  }
+}
+
 }  // namespace
 
 bool on_fault(OnFault* told) {
@@ -147,9 +174,14 @@ bool find_module(const void* code, Module* module) {
   FoundObject found;
   if (&folio_find_object == nullptr || folio_find_object(const_cast<void*>(code), &found) != 0) return false;
   const char* const path = found.map->l_name;
-  *module = {path == nullptr || path[0] == '\0' ? nullptr : path, static_cast<uintptr_t>(found.map->l_addr),
-             static_cast<const uint8_t*>(found.map_start), static_cast<const uint8_t*>(found.map_end),
-             static_cast<const uint8_t*>(found.eh_frame)};
+  *module = {path == nullptr || path[0] == '\0' ? nullptr : path,
+             static_cast<uintptr_t>(found.map->l_addr),
+             static_cast<const uint8_t*>(found.map_start),
+             static_cast<const uint8_t*>(found.map_end),
+             static_cast<const uint8_t*>(found.eh_frame),
+             nullptr,
+             nullptr};
+  if (module->unwind_table != nullptr) find_segment(module);
   return true;
 }
 
