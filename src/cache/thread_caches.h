@@ -1,7 +1,7 @@
 // All thread caches: those that serve threads, those that wait for one, and how others look into them: the child of a
 // fork, statistics, and who finds threads that are gone without a word.
 //
-// Tops lie in their thread's storage, which may go, or become something else, at any moment; ThreadTops in
+// Cursors lie in their thread's storage, which may go, or become something else, at any moment; ThreadCursors in
 // thread_cache.h says how that is recognised.
 #pragma once
 

@@ -26,15 +26,15 @@ namespace {
 
 constexpr Front true_front() {
   Front f{};
-  for (size_t i = 0; i <= kSmallTableMost; ++i) f.small_top[i] = kSizes.small_top[i];
+  for (size_t i = 0; i <= kSmallTableMost; ++i) f.small_cursor[i] = kSizes.small_cursor[i];
   for (size_t i = 0; i <= kMediumMost / 64; ++i) f.medium_bin[i] = kSizes.medium_bin[i];
   return f;
 }
 
 void fill_front(bool close) {
   for (size_t i = 0; i <= kSmallTableMost; ++i) {
-    const uint16_t top = close ? uint16_t{0} : kSizes.small_top[i];
-    reinterpret_cast<Hint<uint16_t>&>(front.small_top[i]).set(top);
+    const uint16_t cursor = close ? uint16_t{0} : kSizes.small_cursor[i];
+    reinterpret_cast<Hint<uint16_t>&>(front.small_cursor[i]).set(cursor);
   }
   for (size_t i = 0; i <= kMediumMost / 64; ++i) {
     const uint8_t bin = close ? uint8_t{0} : kSizes.medium_bin[i];

@@ -383,7 +383,7 @@ TEST(Statistics, WhereTheCopyIsRefused) {
 }
 
 #if defined(__x86_64__)
-// The moment between the look at where a thread's tops lie and their copy: the thread ends there, in the ordinary way,
+// The moment between the look at where a thread's cursors lie and their copy: the thread ends there, in the ordinary way,
 // and its stack becomes data.
 char* ending_stack;
 pthread_t ending_thread;
@@ -433,7 +433,7 @@ int statistics_while_a_thread_ends() {
   return result != 0 || ending_done ? result : 5;
 }
 
-TEST(Statistics, WhenAThreadEndsBeforeItsTopsAreCopied) {
+TEST(Statistics, WhenAThreadEndsBeforeItsCursorsAreCopied) {
   const int status = status_in_child(statistics_while_a_thread_ends);
   if (status == kNoFilters) GTEST_SKIP() << "no filters of system calls here";
   EXPECT_EQ(status, 0);

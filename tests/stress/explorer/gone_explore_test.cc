@@ -1,4 +1,4 @@
-// Who looks into another thread's tops, while that thread begins, ends, or leaves without a word and its storage
+// Who looks into another thread's cursors, while that thread begins, ends, or leaves without a word and its storage
 // becomes something else: statistics, the search for caches whose thread is gone, and the child of a fork.
 //
 // Afterwards each cache serves one thread, or waits for one, and what is lost is what the threads that left had.

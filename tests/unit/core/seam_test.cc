@@ -43,7 +43,7 @@ Sums operator-(const Sums& a, const Sums& b) {
 void expect_open() {
   EXPECT_EQ(seam_mode.load(order::relaxed), kOpen);
   for (size_t size = 0; size <= kSmallTableMost; ++size)
-    ASSERT_EQ(front_small_top(size), kSizes.small_top[size]) << size;
+    ASSERT_EQ(front_small_cursor(size), kSizes.small_cursor[size]) << size;
   for (size_t size = 1; size <= kMediumMost; size += 61) {
     ASSERT_EQ(front_medium_bin(size), kSizes.medium_bin[(size + 63) / 64]) << size;
   }
@@ -318,7 +318,7 @@ bool front_follows_mode() {
   const bool open = seam_mode.load(order::relaxed) == kOpen;
   bool alike = true;
   for (size_t size = 0; size <= kSmallTableMost; ++size)
-    alike &= front_small_top(size) == (open ? kSizes.small_top[size] : 0);
+    alike &= front_small_cursor(size) == (open ? kSizes.small_cursor[size] : 0);
   for (size_t size = 1; size <= kMediumMost; size += 64)
     alike &= front_medium_bin(size) == (open ? kSizes.medium_bin[(size + 63) / 64] : 0);
   return alike;
