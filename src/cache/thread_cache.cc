@@ -4,7 +4,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "cache/screen.h"
+#include "cache/validate.h"
 #include "config/options.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
@@ -92,8 +92,8 @@ void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function
 }
 
 // The same for what frees have filled, which is looked through first.
-void look_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
-  screen(bin, magazine, true, function);
+void validate_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
+  validate(bin, magazine, true, function);
   if (magazine->count() != 0) {
     hand_on(c, bin, magazine, function);
   } else {
@@ -119,7 +119,7 @@ void sweep_bin(ThreadCache& c, BinId bin) {
   magazine->park(cursor);
   if (magazine->count() <= b.capacity && b.capacity != 0) return;
   detach(bin);
-  look_and_hand_on(c, bin, magazine, "free");
+  validate_and_hand_on(c, bin, magazine, "free");
 }
 
 FOLIO_NOINLINE void sweep(ThreadCache& c) {
@@ -304,9 +304,9 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   return false;
 }
 
-// For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the screen.
-constexpr unsigned kCloseLooks = 16;
-bool look_closely(const ThreadCache& c) { return c.activity.get() % kCloseLooks == 0; }
+// For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the validation.
+constexpr unsigned kThoroughChecks = 16;
+bool check_thoroughly(const ThreadCache& c) { return c.activity.get() % kThoroughChecks == 0; }
 
 }  // namespace
 
@@ -321,7 +321,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   b.ran_over = true;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
-  if (full != nullptr) screen(bin, full, look_closely(*cache), function);
+  if (full != nullptr) validate(bin, full, check_thoroughly(*cache), function);
   if (empty == nullptr) {
     if (full != nullptr && full->count() != 0) {
       hand_on(*cache, bin, full, function);
@@ -376,7 +376,7 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
 
 void thread_cache_hand_on(ThreadCache& c) {
   for (unsigned i = 1; i < kBins; ++i) {
-    take_bin(c, bin_id(i), [&](Magazine* magazine) { look_and_hand_on(c, bin_id(i), magazine, "free"); });
+    take_bin(c, bin_id(i), [&](Magazine* magazine) { validate_and_hand_on(c, bin_id(i), magazine, "free"); });
     thread_budget_shrink(c.budget, bin_id(i), 0);
     c.budget.bins[i].calls = 0;
   }
@@ -390,11 +390,11 @@ void thread_cache_before_free(ThreadCache* cache, BinId bin) {
   if (begins_with_free(*cache, bin)) get_others(cache, bin);
 }
 
-void thread_cache_look(const char* function) {
+void thread_cache_validate(const char* function) {
   for (unsigned i = 1; i < kBins; ++i) {
     Magazine* const magazine = detach(bin_id(i));
     if (magazine == nullptr) continue;
-    screen(bin_id(i), magazine, true, function);
+    validate(bin_id(i), magazine, true, function);
     install(bin_id(i), magazine);
   }
 }

@@ -1,8 +1,9 @@
 // Thread caches: for each thread and bin, the magazine in use, and how many objects it may hold.
 //
-// The fast path needs only `cursors`: for each bin a pointer to the top slot of the magazine in use. A cursor that points at
-// the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every call on it
-// takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched) always point there.
+// The fast path needs only `cursors`: for each bin a pointer to the top slot of the magazine in use. A cursor that
+// points at the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every
+// call on it takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched) always point
+// there.
 //
 // Capacity: a bin starts with a few objects (larger ones: none), doubles each time it runs over or dry, and is halved
 // by a sweep that finds it unused, within a budget: what each thread may cache (option thread_cache), and what it
@@ -74,9 +75,10 @@ struct ChooseCursor<false> {
 using Cursor = ChooseCursor<arch::ThreadCursor::kHas>::Type;
 
 struct ThreadCache {
-  Atomic<ThreadCache*> link;   // while it waits for a thread
-  ThreadCache* next_all;       // every cache ever made
-  Atomic<ThreadCursors*> cursors;    // of its thread, which may be gone; null while it has none; odd: thread_caches_find_gone
+  Atomic<ThreadCache*> link;  // while it waits for a thread
+  ThreadCache* next_all;      // every cache ever made
+  Atomic<ThreadCursors*>
+      cursors;                 // of its thread, which may be gone; null while it has none; odd: thread_caches_find_gone
   Counter<uint32_t> activity;  // slow calls; written by the thread
   Atomic<uint32_t> thread;     // its thread's number (os::thread_id): for the child of a fork
   uint32_t calls_to_sweep;
@@ -101,7 +103,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 void thread_cache_before_free(ThreadCache* cache, BinId bin);
 
 // Looks through all that the calling thread caches; what is wrong is reported as of `function` and dropped.
-void thread_cache_look(const char* function);
+void thread_cache_validate(const char* function);
 
 // Gives all that the calling thread caches back to the folios. Or, as it ends, hands it on whole, with its room.
 void thread_cache_drain(ThreadCache* cache, const char* function);

@@ -21,12 +21,15 @@ constinit Counter<unsigned> threads{0};
 // Whether a cursor that was read from memory which may have been overwritten leads into a magazine.
 bool plausible(const Slot* cursor) {
   const auto address = reinterpret_cast<uintptr_t>(cursor);
-  return !closed(cursor) && address % sizeof(Slot) == 0 && address % kMagazineBytes / sizeof(Slot) <= kMagazineObjects &&
+  return !closed(cursor) && address % sizeof(Slot) == 0 &&
+         address % kMagazineBytes / sizeof(Slot) <= kMagazineObjects &&
          metadata_holds(Magazine::of(cursor), kMagazineBytes);
 }
 
 // A cache whose thread is looked for leads to an odd address.
-ThreadCursors* sought(ThreadCursors* cursors) { return reinterpret_cast<ThreadCursors*>(reinterpret_cast<uintptr_t>(cursors) | 1); }
+ThreadCursors* sought(ThreadCursors* cursors) {
+  return reinterpret_cast<ThreadCursors*>(reinterpret_cast<uintptr_t>(cursors) | 1);
+}
 ThreadCursors* without_mark(ThreadCursors* cursors) {
   return reinterpret_cast<ThreadCursors*>(reinterpret_cast<uintptr_t>(cursors) & ~uintptr_t{1});
 }
@@ -42,7 +45,8 @@ bool take_from_gone(ThreadCache& c) {
   // [cursors] acquire: the owner was set before; pairs with thread_cache_make.
   if (!c.cursors.compare_exchange(cursors, sought(cursors), order::acquire)) return false;
   const os::Answer own = os::word_is(reinterpret_cast<const void* const*>(&cursors->owner), &c);
-  // What cannot be read may be a stack that other threads must not (protection keys). Relaxed: it comes with the cursors.
+  // What cannot be read may be a stack that other threads must not (protection keys). Relaxed: it comes with the
+  // cursors.
   const bool gone =
       own == os::Answer::kOther || (own == os::Answer::kNotThere && !os::thread_exists(c.thread.load(order::relaxed)));
   ThreadCursors* now = sought(cursors);
@@ -64,16 +68,16 @@ void hand_on_all(const ThreadCursors& cursors) {
   }
 }
 
-constinit Hint<ThreadCache*> next_look{nullptr};
-constinit Atomic<bool> looking{false};
+constinit Hint<ThreadCache*> next_check{nullptr};
+constinit Atomic<bool> checking{false};
 
 }  // namespace
 
 ThreadCache* thread_caches_get() {
-  constexpr unsigned kLooksForGone = 4;  // before a cache is made: system calls, so a few
+  constexpr unsigned kChecksForGone = 4;  // before a cache is made: system calls, so a few
   threads.add(1);
   if (ThreadCache* cache = idle_caches.pop()) return cache;
-  if (thread_caches_find_gone(kLooksForGone) != 0) {
+  if (thread_caches_find_gone(kChecksForGone) != 0) {
     if (ThreadCache* cache = idle_caches.pop()) return cache;
   }
   auto* cache = static_cast<ThreadCache*>(metadata_alloc(sizeof(ThreadCache)));
@@ -105,9 +109,9 @@ bool thread_caches_others_run() {
 
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
-  // [look] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.
+  // [check] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.
   // unseen: as in thread_caches_find_gone
-  const bool free_again = !looking.exchange(true, order::acquire) || alone;
+  const bool free_again = !checking.exchange(true, order::acquire) || alone;
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     if (c == thread_state.cache) {
       c->thread.store(os::thread_id(), order::relaxed);  // relaxed: this thread's own
@@ -139,8 +143,8 @@ void thread_caches_after_fork(bool alone) {
     thread_cache_forget(*c, !found);
     idle_caches.push(c);
   }
-  // [look] release: pairs with the exchange above. unseen: as there
-  if (free_again) looking.store(false, order::release);
+  // [check] release: pairs with the exchange above. unseen: as there
+  if (free_again) checking.store(false, order::release);
   // A thread that vanished while it came or went counts wrongly.
   if (alone) {
     threads.set(left);
@@ -178,14 +182,14 @@ void thread_cache_end(void* value) {
   if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
 }
 
-unsigned thread_caches_find_gone(unsigned looks) {
+unsigned thread_caches_find_gone(unsigned checks) {
   unsigned found = 0;
-  // [look] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that stops
-  // here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an exchange, or
-  // after a store, that is not there in the program
-  if (looking.load(order::relaxed) || looking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
-  ThreadCache* c = next_look.get();  // any cache will do, and they stay
-  for (; looks != 0; --looks) {
+  // [check] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that
+  // stops here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an
+  // exchange, or after a store, that is not there in the program
+  if (checking.load(order::relaxed) || checking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
+  ThreadCache* c = next_check.get();  // any cache will do, and they stay
+  for (; checks != 0; --checks) {
     if (c == nullptr) c = thread_caches_first();
     if (c == nullptr) break;
     if (take_from_gone(*c)) {
@@ -195,9 +199,9 @@ unsigned thread_caches_find_gone(unsigned looks) {
     }
     c = c->next_all;
   }
-  next_look.set(c);
-  // [look] release: pairs with the exchange above. unseen: as there
-  looking.store(false, order::release);
+  next_check.set(c);
+  // [check] release: pairs with the exchange above. unseen: as there
+  checking.store(false, order::release);
   return found;
 }
 
@@ -221,8 +225,8 @@ uint64_t objects_at(const Slot* cursor) {
 
 namespace {
 
-// The cursors of some threads, copied by one system call, or a few where some cannot be read. Little, as it lies on stacks
-// that may be small.
+// The cursors of some threads, copied by one system call, or a few where some cannot be read. Little, as it lies on
+// stacks that may be small.
 class SomeCursors {
  public:
   explicit SomeCursors(uint64_t (&objects)[kBins]) : objects_(objects) {}

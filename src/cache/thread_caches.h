@@ -34,7 +34,7 @@ bool thread_caches_others_run();
 // Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's
 // destructor, which the raw system call skips, and which cannot be had for a first malloc in the last round of
 // destructors) serve other threads from now on. What they held is lost. Returns how many there were.
-unsigned thread_caches_find_gone(unsigned looks);
+unsigned thread_caches_find_gone(unsigned checks);
 
 // Threads that have a cache; all caches ever made, for those who look from outside.
 unsigned thread_count();

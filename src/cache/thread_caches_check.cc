@@ -15,7 +15,8 @@ uint64_t thread_cache_objects(const ThreadCache* cache, BinId bin) {
   if (cursors == &thread_cursors) {
     cursor = thread_cursors.cursor[index(bin)];
     owner = thread_cursors.owner;
-  } else if (!os::peek(&cursor, &cursors->cursor[index(bin)], sizeof cursor) || !os::peek(&owner, &cursors->owner, sizeof owner)) {
+  } else if (!os::peek(&cursor, &cursors->cursor[index(bin)], sizeof cursor) ||
+             !os::peek(&owner, &cursors->owner, sizeof owner)) {
     return 0;
   }
   if (owner != cache || closed(cursor)) return 0;

@@ -108,9 +108,9 @@ constexpr BinInfo make_info(uint32_t size) {
 }
 
 struct Tables {
-  BinInfo info[kCodes]{};                      // by chunk-table code: those that are no bin have size 0
-  uint16_t small_cursor[kSmallTableMost + 1]{};   // by size: the bin's cursor, as an offset among a thread's cursors
-  uint8_t medium_bin[kMediumMost / 64 + 1]{};  // by (size + 63) / 64
+  BinInfo info[kCodes]{};                        // by chunk-table code: those that are no bin have size 0
+  uint16_t small_cursor[kSmallTableMost + 1]{};  // by size: the bin's cursor, as an offset among a thread's cursors
+  uint8_t medium_bin[kMediumMost / 64 + 1]{};    // by (size + 63) / 64
 };
 
 constexpr Tables make_tables() {
@@ -137,7 +137,8 @@ constexpr const BinInfo& info_of(BinId bin) { return kSizes.info[index(bin)]; }
 
 // The bin that serves a size of at most kMediumMost.
 constexpr BinId bin_of(size_t size) {
-  return bin_id(size <= kSmallTableMost ? kSizes.small_cursor[size] / kCursorBytes : kSizes.medium_bin[(size + 63) / 64]);
+  return bin_id(size <= kSmallTableMost ? kSizes.small_cursor[size] / kCursorBytes
+                                        : kSizes.medium_bin[(size + 63) / 64]);
 }
 
 // The smallest bin whose objects have at least `size` bytes and are aligned to `alignment` (a power of two) by their

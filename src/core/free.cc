@@ -175,7 +175,8 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
 void release_sized_slow(void* object, size_t size, const char* function) {
   if (object == nullptr) return;
   // The front is closed, and only sent the call here.
-  if (size <= kSmallTableMost && kSizes.small_cursor[size] == cursor_offset_at(object)) return release(object, function);
+  if (size <= kSmallTableMost && kSizes.small_cursor[size] == cursor_offset_at(object))
+    return release(object, function);
   Extent extent;
   if (!find_extent(object, function, &extent)) return;
   if (size > extent.usable_bytes) {

@@ -2,10 +2,10 @@
 //
 //   release(object)
 //     load the chunk's entry, which leads to its bin's cursor; load that
-//     *cursor == object     the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
-//     cursor's low 9 bits are 0     the magazine is full, or closed: not a bin's, watched, first use
+//     *cursor == object   the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
+//     the cursor's low 9 bits are 0   the magazine is full, or closed: not a bin's, watched, first use
 //       either: release_slow: free.cc
-//     store the object below cursor, step cursor                                                              13 instructions
+//     store the object below the cursor, step the cursor                                                13 instructions
 //
 // An address of 2^47 and more reads beyond the chunk table and faults, as any use of it would.
 #pragma once
@@ -42,7 +42,8 @@ void release_sized_slow(void* object, size_t size, const char* function);
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
   const unsigned cursor = cursor_offset_at(object);
   // A code that is no bin has size 0 here.
-  const bool fits = size <= kSmallTableMost ? front_small_cursor(size) == cursor : size <= kSizes.info[cursor / kCursorBytes].size;
+  const bool fits =
+      size <= kSmallTableMost ? front_small_cursor(size) == cursor : size <= kSizes.info[cursor / kCursorBytes].size;
   if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
   release(object, function);
 }

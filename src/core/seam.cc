@@ -117,10 +117,10 @@ uint64_t choose(size_t size, uint64_t interval) {
 }
 
 void count(size_t size) {
-  constexpr uint64_t kLookEach = 1024;
+  constexpr uint64_t kPollEach = 1024;
   SeamCounts& counts = shard();
   const unsigned bin = size <= kMediumMost ? index(bin_of(size)) : 0;
-  if (counts.calls[bin].add(1) % kLookEach == 0) open_if_left();
+  if (counts.calls[bin].add(1) % kPollEach == 0) open_if_left();
   counts.bytes.add(size);
 }
 

@@ -3,8 +3,8 @@
 //
 //   open     malloc's fast path finds the cursor of a size's bin in `front`. Each slow path reads the mode anyway
 //            (lifecycle.h: start).
-//   closed   everywhere in `front` is bin 0, whose cursor is closed for good: every malloc takes the slow path, finds the
-//            mode, calls seam_see, and is served by the true tables (size_classes.h).
+//   closed   everywhere in `front` is bin 0, whose cursor is closed for good: every malloc takes the slow path, finds
+//            the mode, calls seam_see, and is served by the true tables (size_classes.h).
 //   guarding closed, for guarded objects alone (guards.h): what the process is in place of open where it has these.
 //            Calls are not counted, and but for the few that are chosen each does little more than when open.
 //
@@ -45,7 +45,8 @@ struct Front {
 };
 extern Front front asm("folio_front");
 static_assert(kSizes.small_cursor[kSmallTableMost] < 256);
-static_assert(offsetof(sizes::Tables, medium_bin) - offsetof(sizes::Tables, small_cursor) == offsetof(Front, medium_bin));
+static_assert(offsetof(sizes::Tables, medium_bin) - offsetof(sizes::Tables, small_cursor) ==
+              offsetof(Front, medium_bin));
 
 // What is stale by a moment is the true bin or bin 0, and both serve the call.
 FOLIO_INLINE unsigned front_small_cursor(size_t size) {

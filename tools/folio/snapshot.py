@@ -146,8 +146,8 @@ class Snapshot:
         return np.where(codes < layout.code_watched, codes, codes - layout.code_watched)
 
     def _read_cursors(self, process: Source) -> np.ndarray:
-        """The cursors of each thread that has a cache, as rows. A thread may have ended without a word, and its storage be
-        another's: only cursors that name the cache as their owner are its own."""
+        """The cursors of each thread that has a cache, as rows. A thread may have ended without a word, and its storage
+        be another's: only cursors that name the cache as their owner are its own."""
         layout = self.layout
         self.thread_caches_made = 0
         found: list[tuple[int, int]] = []

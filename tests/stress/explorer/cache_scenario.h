@@ -124,7 +124,8 @@ class CacheScenario {
       machine.as(i, [&] { cache = thread_state.cache; });
       if (cache == nullptr) continue;
       seen.push_back(cache);
-      if (cache->cursors.load(order::relaxed) != machine.cursors_of(i)) return "a live thread's cache does not lead to it";
+      if (cache->cursors.load(order::relaxed) != machine.cursors_of(i))
+        return "a live thread's cache does not lead to it";
       if (machine.cursors_of(i)->owner != cache) return "a live thread's cursors have another owner";
     }
     std::sort(seen.begin(), seen.end());

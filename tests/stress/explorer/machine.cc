@@ -66,18 +66,18 @@ uintptr_t thread_pointer() { return reinterpret_cast<uintptr_t>(__builtin_thread
 
 // Storage for a logical thread: of a thread that tells where it is and sleeps.
 Storage make_storage() {
-  static sem_t told;
+  static sem_t ready;
   static Storage made;
-  sem_init(&told, 0, 0);
+  sem_init(&ready, 0, 0);
   pthread_t thread;
   const auto sleep = [](void*) -> void* {
     made = {&folio::thread_cursors, &folio::thread_state, thread_pointer()};
-    sem_post(&told);
+    sem_post(&ready);
     for (;;) pause();
   };
   if (pthread_create(&thread, nullptr, sleep, nullptr) != 0) abort();
   pthread_detach(thread);
-  while (sem_wait(&told) != 0) {
+  while (sem_wait(&ready) != 0) {
   }
   return made;
 }
@@ -405,8 +405,8 @@ void Machine::note_access(uintptr_t address, size_t bytes, bool write, const voi
 
 // ---- Other threads, as the kernel shows them ----
 
-// The owner of a thread's cursors is written plainly, and read by others through the kernel: the same as a relaxed store.
-// It has happened by the time of the thread's next operation.
+// The owner of a thread's cursors is written plainly, and read by others through the kernel: the same as a relaxed
+// store. It has happened by the time of the thread's next operation.
 void Machine::note_owner() {
   for (uint32_t rest = owner_written_; rest != 0; rest &= rest - 1) {
     const unsigned t = lowest(rest);
@@ -427,8 +427,8 @@ unsigned Machine::thread_at(const void* address) const {
 // A look by way of the kernel: a point.
 uint64_t Machine::life_of(unsigned thread) {
   const Ghost ghost;
-  const ExploredOp look = {ExploredOp::kLoad, folio::order::seq_cst, 8, 0, 0, __FILE__, 0};
-  return running_ ? operate(&life_[thread], look) : life_[thread];
+  const ExploredOp peek = {ExploredOp::kLoad, folio::order::seq_cst, 8, 0, 0, __FILE__, 0};
+  return running_ ? operate(&life_[thread], peek) : life_[thread];
 }
 
 void Machine::turn(Life life) {
@@ -466,8 +466,8 @@ bool Machine::copy_storage(void* to, const void* from, size_t bytes, bool* mappe
   void** const owner = reinterpret_cast<void**>(&m.threads_[thread].storage.cursors->owner);
   const auto at = static_cast<size_t>(reinterpret_cast<const char*>(owner) - static_cast<const char*>(from));
   if (at >= bytes || !m.running_) return true;
-  const ExploredOp look = {ExploredOp::kLoad, folio::order::relaxed, 8, 0, 0, __FILE__, 0};
-  const uint64_t read = m.operate(owner, look);
+  const ExploredOp peek = {ExploredOp::kLoad, folio::order::relaxed, 8, 0, 0, __FILE__, 0};
+  const uint64_t read = m.operate(owner, peek);
   memcpy(static_cast<char*>(to) + at, &read, sizeof read);
   return true;
 }

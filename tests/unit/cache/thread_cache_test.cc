@@ -174,7 +174,7 @@ TEST_F(ThreadCacheTest, DrainGivesEverythingToTheFolios) {
 }
 
 // What is written when a magazine with these objects has filled up and leaves.
-std::string told_when_full(BinId each, const std::vector<void*>& pushed) {
+std::string reported_when_full(BinId each, const std::vector<void*>& pushed) {
   StderrCapture capture;
   for (void* object : pushed) push(each, object);
   for (unsigned i = 0; i < 70; ++i) push(each, pop(each));
@@ -186,7 +186,7 @@ std::string told_when_full(BinId each, const std::vector<void*>& pushed) {
   return capture.stop();
 }
 
-TEST_F(ThreadCacheTest, MisuseInAMagazineIsToldOnceBeforeOrWhenItIsEmptied) {
+TEST_F(ThreadCacheTest, MisuseInAMagazineIsReportedOnceBeforeOrWhenItIsEmptied) {
   options.errors = kErrorsWarn;
   for (const size_t size : {64, 1000, 5000}) {
     on_thread([size] {
@@ -198,18 +198,18 @@ TEST_F(ThreadCacheTest, MisuseInAMagazineIsToldOnceBeforeOrWhenItIsEmptied) {
       for (const unsigned between : {1u, 2u, 5u, 20u}) {
         std::vector<void*> objects = pop_many(each, 130);
         objects.insert(objects.begin() + 40 + between, objects[39]);
-        const std::string told = told_when_full(each, objects);
-        EXPECT_NE(told.find("double free of a"), std::string::npos) << size << ", " << between << " between";
-        EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+        const std::string reported = reported_when_full(each, objects);
+        EXPECT_NE(reported.find("double free of a"), std::string::npos) << size << ", " << between << " between";
+        EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
         EXPECT_EQ(taken_objects(each), 0u) << size << ", " << between << " between";
       }
       for (const size_t inside : {size_t{8}, size_t{16}, size / 2}) {
         std::vector<void*> objects = pop_many(each, 130);
         char* const object = static_cast<char*>(objects[50]);
         objects[50] = object + inside;
-        const std::string told = told_when_full(each, objects);
-        EXPECT_NE(told.find("not the start of an object: inside a"), std::string::npos) << size << ", " << inside;
-        EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+        const std::string reported = reported_when_full(each, objects);
+        EXPECT_NE(reported.find("not the start of an object: inside a"), std::string::npos) << size << ", " << inside;
+        EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
         EXPECT_EQ(taken_objects(each), 1u) << "the object itself lives on";
         push(each, object);
       }

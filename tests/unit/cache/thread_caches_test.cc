@@ -71,8 +71,8 @@ TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
   thread_cache_end(mine);  // so that this thread leaves nothing either
 }
 
-// A thread's cache whose cursors are said to lie in `storage`, as if it had gone without a word and this were its storage
-// now. Its own are there again afterwards.
+// A thread's cache whose cursors are said to lie in `storage`, as if it had gone without a word and this were its
+// storage now. Its own are there again afterwards.
 class Misled {
  public:
   Misled() {
