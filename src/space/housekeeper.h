@@ -36,7 +36,7 @@ extern __thread bool in_housekeeper;
 
 // Who lingers is not woken by a ring, but finds it afterwards: where threads come and go all the time, each end of one
 // would wake it.
-enum class Rest { kBetweenLooks, kUntilCalled, kLinger };
+enum class Rest { kBetweenPolls, kUntilCalled, kLinger };
 // kRefused: the system does not let it sleep.
 Woken housekeeper_rest(Rest rest, uint64_t ms);
 bool housekeeper_leave();  // false: it was rung meanwhile

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LIVE, FREED = 2, 3
 BATCH = 2048  # stacks that are read at once: 16 MiB
 WAITING_MOST = 16  # batches
-LOOK_SECONDS_LEAST = 0.005
+POLL_SECONDS_LEAST = 0.005
 REGISTERS = 14
 
 SAMPLE = np.dtype(
@@ -115,7 +115,7 @@ class Samples:
         wide = data.reshape(-1, each)[:, : SAMPLE.itemsize]
         return np.ascontiguousarray(wide).view(SAMPLE).reshape(-1)
 
-    def look(self, ends: Ends) -> Iterator[Batch]:
+    def poll(self, ends: Ends) -> Iterator[Batch]:
         """What is new, and, added to `ends`, what is no more."""
         self._find_tables()
         for table in self.tables:
@@ -167,7 +167,7 @@ class Feed(threading.Thread):
     def __init__(self, samples: Samples) -> None:
         super().__init__(daemon=True)
         self.samples = samples
-        self.pause = LOOK_SECONDS_LEAST
+        self.pause = POLL_SECONDS_LEAST
         self.found: queue.Queue[Batch | Ends] = queue.Queue(WAITING_MOST)
         self.leave = threading.Event()
         self.problem: FolioError | None = None
@@ -176,7 +176,7 @@ class Feed(threading.Thread):
         try:
             while not self.leave.wait(self.pause):
                 ends = Ends()
-                for batch in self.samples.look(ends):
+                for batch in self.samples.poll(ends):
                     self.found.put(batch)
                 if ends.numbers:
                     self.found.put(ends)  # of samples that were found before

@@ -153,18 +153,24 @@ class Block:
         return np.where(good, self.words[place], np.uint64(0)), good
 
 
-Look = Callable[[Block], Any]
+Check = Callable[[Block], Any]
 
 
 class Scanner:
     """`tags`: also look for words that hold an object's address beside 16 bits of something else. `pointers` False: for
-    the sake of `look` only."""
+    the sake of `check` only."""
 
     def __init__(
-        self, process: Source, objects: Objects, *, look: Look | None = None, tags: bool = False, pointers: bool = True
+        self,
+        process: Source,
+        objects: Objects,
+        *,
+        check: Check | None = None,
+        tags: bool = False,
+        pointers: bool = True,
     ) -> None:
         self.process, self.objects = process, objects
-        self.look, self.tags, self.pointers = look, tags, pointers
+        self.check, self.tags, self.pointers = check, tags, pointers
         self.bytes = 0
         self.own = threading.local()
 
@@ -195,7 +201,7 @@ class Scanner:
         self.process.read_into(buffer, list(zip(step.starts.tolist(), step.lengths.tolist(), strict=True)))
         block = Block(step, buffer.view(np.uint64))
         objects, words = self.objects, block.words
-        extra = self.look(block) if self.look else None
+        extra = self.check(block) if self.check else None
         if not self.pointers:
             return Found(step, *[NONE] * 6, extra)
         scratch, near = self.own.words[: len(words)], self.own.near[: len(words)]
