@@ -61,7 +61,7 @@ inline constexpr unsigned kBins = kFirstAligned + sizes::count(sizes::kAligned);
 inline constexpr unsigned kCodeLarge = kBins;
 inline constexpr unsigned kCodeHugeStart = kBins + 1;
 inline constexpr unsigned kCodeHugeInside = kBins + 2;
-inline constexpr unsigned kCodeGuarded = kBins + 3;  // core/guards.h
+inline constexpr unsigned kCodeGuarded = kBins + 3;  // insight/guards.h
 // From here on, by bin: a chunk of that bin whose frees are watched (store/watch.h).
 inline constexpr unsigned kCodeWatched = kBins + 4;
 inline constexpr unsigned kCodes = kCodeWatched + kBins;

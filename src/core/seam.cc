@@ -3,9 +3,9 @@
 
 #include "arch/arch.h"
 #include "cache/thread_cache.h"
-#include "core/countdown.h"
-#include "core/guards.h"
-#include "core/samples.h"
+#include "insight/countdown.h"
+#include "insight/guards.h"
+#include "insight/samples.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"

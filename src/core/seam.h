@@ -29,7 +29,7 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
-#include "core/countdown.h"
+#include "insight/countdown.h"
 #include "sync/relaxed.h"
 
 namespace folio {

@@ -1,4 +1,4 @@
-// The contract with the operating system for guarded objects (core/guards.h): pages that fault, who is told of the
+// The contract with the operating system for guarded objects (insight/guards.h): pages that fault, who is told of the
 // fault, and which file a code address is of. As in os.h no function allocates, takes a lock of this process or changes
 // errno, but for on_fault; all but that are safe in a signal handler.
 #pragma once

@@ -239,7 +239,7 @@ class Heap:
         )
 
     def _read_guarded(self) -> tuple[int, list[Guarded]]:
-        """How long a slot's page is, and the objects by slot (src/core/guards.h)."""
+        """How long a slot's page is, and the objects by slot (src/insight/guards.h)."""
         layout, metadata = self.layout, self.snapshot.metadata
         mine = np.flatnonzero(self.codes == layout.code_guarded)
         if len(mine) == 0:

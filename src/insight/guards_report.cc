@@ -2,7 +2,7 @@
 // time.
 #include "config/options.h"
 #include "config/size_classes.h"
-#include "core/guards.h"
+#include "insight/guards.h"
 #include "os/os.h"
 #include "os/report.h"
 

@@ -1,5 +1,5 @@
 // Keeps the slots: claims one, opens its page, closes it. The reports are in guards_report.cc.
-#include "core/guards.h"
+#include "insight/guards.h"
 
 #include "arch/arch.h"
 #include "base/bits.h"

@@ -19,8 +19,8 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
-#include "core/countdown.h"
-#include "core/frames.h"
+#include "insight/countdown.h"
+#include "insight/frames.h"
 #include "sync/relaxed.h"
 
 namespace folio {
