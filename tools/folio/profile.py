@@ -84,6 +84,8 @@ def finish(profile: Profile, wanted: Wanted, console: Any, how: str) -> None:
 
 
 def write_files(profile: Profile, wanted: Wanted) -> None:
+    if not (wanted.pprof or wanted.folded or wanted.speedscope or wanted.html):
+        return
     from folio import flame, pprof
 
     if wanted.pprof:
