@@ -15,6 +15,7 @@ from folio import output
 from folio.elf_symbols import Types, type_shown
 from folio.heap import Bin
 from folio.holders import Holders
+from folio.pages import among
 from folio.parts import bytes_by_page
 from folio.reader import Reader
 from folio.source import PAGE
@@ -81,7 +82,7 @@ def bin_pages(
     taken = bytes_by_page(bin_, rows, bin_.taken, per_chunk)
     row, page = np.nonzero((taken > 0) & (live <= PAGE * (1 - share)))
     number = bin_.chunks[row] // PAGE + page
-    there = np.isin(number, resident, assume_unique=True)
+    there = among(resident, number)
     row, page, number = row[there], page[there], number[there]
     return number, PAGE - live[row, page], taken[row, page] > live[row, page], row
 

@@ -21,6 +21,7 @@ from folio.book import Book, Columns, Sum, chance, peak_of
 from folio.calls import Seam, must_run
 from folio.errors import FolioError, ProcessGone
 from folio.modules import MadeCode, Modules
+from folio.pages import among
 from folio.process import PAGE
 from folio.profile_file import ProfileFile
 from folio.reader import Reader
@@ -259,8 +260,8 @@ class Session:
         first, last = start // PAGE, (end - 1) // PAGE
         inner = np.searchsorted(pages, last + 1) - np.searchsorted(pages, first)
         share += inner * PAGE
-        share -= np.where(np.isin(first, pages), start - first * PAGE, 0)
-        share -= np.where(np.isin(last, pages), (last + 1) * PAGE - end, 0)
+        share -= np.where(among(pages, first), start - first * PAGE, 0)
+        share -= np.where(among(pages, last), (last + 1) * PAGE - end, 0)
         self.resident = dict(zip(columns.number[live].tolist(), (share / (end - start)).tolist(), strict=True))
 
     def profile(self) -> Profile:
