@@ -302,7 +302,8 @@ class Session:
             return int(now_ms)
         if self.still:
             return int(max(columns.written_ms.max(initial=0), columns.freed_ms.max(initial=0)))
-        return int(self.now * 1000)
+        ahead = self.seam.ahead if self.seam else None
+        return int((self.now + (ahead or 0.0)) * 1000)
 
     def _notes(self, columns: Columns) -> list[str]:
         """What the profile cannot know, a line each, and what to do about it."""
