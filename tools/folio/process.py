@@ -106,6 +106,14 @@ class Process(Source):
         except OSError:
             return True
 
+    def is_there(self) -> bool:
+        """It runs, and still the program that it ran at first."""
+        try:
+            self.must_live()
+        except FolioError:
+            return False
+        return not self.ended()
+
     def is_kernel(self) -> bool:
         return bool(int(self.text("stat").rpartition(")")[2].split()[6]) & KERNEL_THREAD)
 

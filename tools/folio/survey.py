@@ -45,8 +45,9 @@ class View:
 
 
 @at_low_priority()
-def view(reader: Reader) -> View:
-    reader.process.must_have_contents()
+def view(reader: Reader, *, with_contents: bool = True) -> View:
+    if with_contents:
+        reader.process.must_have_contents()
     reading = reader.reading()
     swapped = swapped_bytes(reading.heap, reading.pages)
     return View(reader, reading, Objects(reading.heap), Touched(reading.readable, swapped))
