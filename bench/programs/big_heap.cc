@@ -31,7 +31,7 @@ class Phase {
 
   template <class Call>
   void time(uint64_t i, Call &&call) {
-    disturbance_.look(i);
+    disturbance_.poll(i);
     const uint64_t before = bench::now_ns();
     call();
     times_->record(bench::now_ns() - before, &disturbance_);
@@ -59,10 +59,10 @@ class Phase {
 
 // What it costs to look at the clock twice.
 uint64_t clock_cost() {
-  constexpr unsigned kLooks = 100000;
+  constexpr unsigned kReads = 100000;
   const uint64_t before = bench::now_ns();
-  for (unsigned i = 1; i < kLooks; ++i) bench::now_ns();
-  return (bench::now_ns() - before) / kLooks;
+  for (unsigned i = 1; i < kReads; ++i) bench::now_ns();
+  return (bench::now_ns() - before) / kReads;
 }
 
 }  // namespace

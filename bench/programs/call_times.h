@@ -16,18 +16,18 @@ namespace bench {
 class Disturbance {
  public:
   // Now and then, so that a preemption between calls is not held against the next long one.
-  void look(uint64_t iteration) {
-    if (iteration % kLookEvery == 0) switches_ = involuntary_switches();
+  void poll(uint64_t iteration) {
+    if (iteration % kPollEvery == 0) switches_ = involuntary_switches();
   }
 
-  bool since_last_look() {
+  bool since_last_poll() {
     const uint64_t before = switches_;
     switches_ = involuntary_switches();
     return switches_ != before;
   }
 
  private:
-  static constexpr uint64_t kLookEvery = 256;
+  static constexpr uint64_t kPollEvery = 256;
 
   static uint64_t involuntary_switches() {
     rusage usage;
@@ -43,7 +43,7 @@ class CallTimes {
  public:
   void record(uint64_t ns, Disturbance *disturbance) {
     all_.record(ns);
-    if (ns > kOutlierNs && disturbance->since_last_look()) return;
+    if (ns > kOutlierNs && disturbance->since_last_poll()) return;
     if (ns > max_undisturbed_) max_undisturbed_ = ns;
   }
 

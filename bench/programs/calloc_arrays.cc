@@ -77,7 +77,7 @@ int main(int argc, char **argv) {
     touched -= array->touched;
     *array = allocate(bench::log_uniform(&random, min_size, max_size), &random);
     touched += array->touched;
-    live.look(touched);
+    live.note(touched);
   }
   for (size_t i = 0; i < slots; ++i) free(arrays[i].memory);
   const double seconds = bench::seconds_since(begin);

@@ -61,7 +61,7 @@ void cycle(Group *groups, bench::Ledger *ledgers, size_t index, uint64_t share, 
     if (g->count == 0) {
       allocate(g, ledger, &random);
       done += g->count;
-      if (index == 0) live->look(bench::Ledger::live_bytes(ledgers, threads));
+      if (index == 0) live->note(bench::Ledger::live_bytes(ledgers, threads));
       continue;
     }
     const bool half = !g->halved && random.below(2) == 0;

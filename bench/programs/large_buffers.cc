@@ -60,7 +60,7 @@ void churn(Churn *c, size_t index, uint64_t count) {
     void **slot = &own[random.below(slots)];
     if (*slot != nullptr) release(ledger, *slot);
     *slot = allocate(ledger, bench::log_uniform(&random, min_size, max_size));
-    if (index == 0) c->live.look(bench::Ledger::live_bytes(c->ledgers, threads));
+    if (index == 0) c->live.note(bench::Ledger::live_bytes(c->ledgers, threads));
   }
   for (size_t i = 0; i < slots; ++i) {
     if (own[i] != nullptr) release(ledger, own[i]);

@@ -94,7 +94,7 @@ class alignas(128) Ledger {
 // The highest of the values that it is shown.
 struct Peak {
   uint64_t value = 0;
-  void look(uint64_t now) {
+  void note(uint64_t now) {
     if (now > value) value = now;
   }
 };

@@ -61,7 +61,7 @@ void measure(double *elapsed) {
   bench::Disturbance disturbance;
   uint64_t now = begin;
   for (uint64_t i = 0; now < end; ++i) {
-    disturbance.look(i);
+    disturbance.poll(i);
     const size_t victim = random.below(slots);
     const size_t size = random_size(&random);
     const uint64_t before_free = bench::now_ns();

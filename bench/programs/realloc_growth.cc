@@ -45,7 +45,7 @@ void grow(Vector *v, bool doubles, Counts *counts) {
   ++counts->reallocs;
   counts->moves += data != v->data;
   counts->bytes += (capacity - v->capacity) * sizeof(uint32_t);
-  counts->live.look(counts->bytes);
+  counts->live.note(counts->bytes);
   v->data = data;
   v->capacity = capacity;
   // What was first and what was last are still there; all else is checked at the end.

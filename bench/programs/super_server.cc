@@ -83,7 +83,7 @@ void serve(Server *servers, size_t index, uint64_t count) {
   Server *own = &servers[index];
   bench::Disturbance disturbance;
   for (uint64_t i = 0; i < count; ++i) {
-    disturbance.look(i);
+    disturbance.poll(i);
     const uint64_t coins = random.next() >> 32 | uint64_t{1} << max_power;
     size_t power = static_cast<size_t>(__builtin_ctzll(coins)) + 1;
     if (power < kMinPower) power = kMinPower;

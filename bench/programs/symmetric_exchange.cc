@@ -26,7 +26,7 @@ Param min_size{"min", 16, "smallest random size"};
 Param max_size{"max", 1024, "largest random size"};
 Param seed{"seed", 1, "of the sizes and slots"};
 
-constexpr uint64_t kLookEvery = 1024;
+constexpr uint64_t kPollEvery = 1024;
 
 struct Exchange {
   std::atomic<void *> *slots;
@@ -44,7 +44,7 @@ void swap_objects(Exchange *exchange, size_t index, uint64_t count) {
     void *sent = own->allocate(bytes);
     void *received = exchange->slots[random.below(exchange->slot_count)].exchange(sent, std::memory_order_acq_rel);
     if (received != nullptr) own->release(received);
-    if (index == 0 && i % kLookEvery == 0) exchange->live.look(bench::Ledger::live_bytes(exchange->ledgers, threads));
+    if (index == 0 && i % kPollEvery == 0) exchange->live.note(bench::Ledger::live_bytes(exchange->ledgers, threads));
   }
 }
 
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
   start.wait();
   workers.join();
   const double seconds = bench::seconds_since(begin);
-  exchange.live.look(bench::Ledger::live_bytes(exchange.ledgers, threads));
+  exchange.live.note(bench::Ledger::live_bytes(exchange.ledgers, threads));
   const double by_live = bench::peak_by_live(before, exchange.live.value);
   for (size_t i = 0; i < exchange.slot_count; ++i) {
     void *left = exchange.slots[i].load(std::memory_order_relaxed);

@@ -49,10 +49,10 @@ static void batched_loop(size_t bytes, uint64_t count, size_t batch_size) {
 namespace {
 
 thread_local void *ideal_stack[kMaxBatch];
-thread_local void **ideal_top;
+thread_local void **ideal_cursor;
 
-[[gnu::noinline]] void *ideal_malloc(size_t) { return *--ideal_top; }
-[[gnu::noinline]] void ideal_free(void *object) { *ideal_top++ = object; }
+[[gnu::noinline]] void *ideal_malloc(size_t) { return *--ideal_cursor; }
+[[gnu::noinline]] void ideal_free(void *object) { *ideal_cursor++ = object; }
 
 // The pointers are read through a volatile, so that the compiler knows neither function.
 void *(*volatile malloc_pointer)(size_t) = ideal_malloc;
@@ -61,7 +61,7 @@ void (*volatile free_pointer)(void *) = ideal_free;
 // The two loops as above; the objects are some addresses.
 void ideal_loop(size_t bytes, uint64_t count, size_t batch_size) {
   static char memory[kMaxBatch];
-  ideal_top = ideal_stack;
+  ideal_cursor = ideal_stack;
   for (char &byte : memory) ideal_free(&byte);
   void *(*const pop)(size_t) = malloc_pointer;
   void (*const push)(void *) = free_pointer;

@@ -47,11 +47,11 @@ inline constexpr uint8_t kRegisterNumbers[kRegisters] = {19, 20, 21, 22, 23, 24,
 inline constexpr unsigned kStackRegister = 31, kReturnColumn = 30, kDwarfRegisters = 33;
 FOLIO_INLINE uint64_t plain_return_address(uint64_t address) { return address & ((uint64_t{1} << kAddressBits) - 1); }
 
-// The compiler's own access to the tops is as good as any.
-class ThreadTop {
+// The compiler's own access to the cursors is as good as any.
+class ThreadCursor {
  public:
   static constexpr bool kHas = false;
-  explicit ThreadTop(unsigned) {}
+  explicit ThreadCursor(unsigned) {}
   void** load() const { return nullptr; }
   void step_down() const {}
   void step_up() const {}

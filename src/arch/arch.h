@@ -11,7 +11,7 @@
 //                                         pointer and the program counter, in this order; returns the stack pointer
 //   kRegisterNumbers, kStackRegister, kReturnColumn, kDwarfRegisters, plain_return_address(address)
 //                                         what the tables that unwind a stack call these registers
-//   ThreadTop                             kHas: it has a shorter way to a thread's top than the compiler; load(),
+//   ThreadCursor                          kHas: it has a shorter way to a thread's cursor than the compiler; load(),
 //                                         step_up(), step_down()
 //   Transaction                           hardware transactional memory: has(), begin(), commit(), abort()
 #pragma once

@@ -56,14 +56,14 @@ inline constexpr uint8_t kRegisterNumbers[kRegisters] = {3, 6, 12, 13, 14, 15, 7
 inline constexpr unsigned kStackRegister = 7, kReturnColumn = 16, kDwarfRegisters = 17;
 FOLIO_INLINE uint64_t plain_return_address(uint64_t address) { return address; }
 
-// One element of folio_thread_tops, the thread-local array of tops (cache/thread_cache.h), by its offset there.
+// One element of folio_thread_cursors, the thread-local array of cursors (cache/thread_cache.h), by its offset there.
 //
 // Written in assembly because a compiler spends more instructions on the address of a thread-local element, and because
 // a step on memory saves one more: 11 and 13 instructions for malloc and free. Rejected: %fs with base and index, the
 // same number of instructions: processors pass a stored value to the next load without waiting for the cache only where
 // the address is one register (Intel Golden Cove: 0.7 ns instead of 3.9 ns a step; AMD Zen 4: less, but the same way).
 // "memory" keeps the order with the slow paths, which use the array by its C++ name.
-class ThreadTop {
+class ThreadCursor {
  public:
   static constexpr bool kHas =
 #if defined(FOLIO_EMBED)
@@ -72,13 +72,13 @@ class ThreadTop {
       true;
 #endif
 
-  FOLIO_INLINE explicit ThreadTop(unsigned offset) : at_(offset) {
-    asm("addq folio_thread_tops@gottpoff(%%rip), %0" : "+c"(at_) : : "cc");  // rcx: rax is for malloc's result
+  FOLIO_INLINE explicit ThreadCursor(unsigned offset) : at_(offset) {
+    asm("addq folio_thread_cursors@gottpoff(%%rip), %0" : "+c"(at_) : : "cc");  // rcx: rax is for malloc's result
   }
   FOLIO_INLINE void** load() const {
-    void** top;
-    asm volatile("movq %%fs:(%1), %0" : "=r"(top) : "r"(at_) : "memory");
-    return top;
+    void** cursor;
+    asm volatile("movq %%fs:(%1), %0" : "=r"(cursor) : "r"(at_) : "memory");
+    return cursor;
   }
   FOLIO_INLINE void step_down() const { asm volatile("subq $8, %%fs:(%0)" : : "r"(at_) : "memory", "cc"); }
   FOLIO_INLINE void step_up() const { asm volatile("addq $8, %%fs:(%0)" : : "r"(at_) : "memory", "cc"); }

@@ -18,7 +18,7 @@ namespace {
 constinit Hint<int> transactions{0};
 constinit Counter<unsigned> caches{0};  // made so far
 
-FOLIO_NOINLINE int look_for_transactions() {
+FOLIO_NOINLINE int detect_transactions() {
   const int known = arch::Transaction::has() ? 2 : 1;
   transactions.set(known);
   return known;
@@ -33,7 +33,7 @@ constexpr uint64_t kBusyToTransact = 100;
 bool use_transactions(const CpuCache& cache) {
   if (__builtin_expect(cache.busy.load(order::relaxed) < kBusyToTransact, true)) return false;  // relaxed: a hint
   const int known = transactions.get();
-  return (known != 0 ? known : look_for_transactions()) == 2;
+  return (known != 0 ? known : detect_transactions()) == 2;
 }
 
 FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
@@ -130,14 +130,14 @@ Magazine* remove_all(CpuCache& cache, BinId bin, int64_t* bytes) {
   return bundle;
 }
 
-// Returns what is to be told to the depot now, or 0.
+// Returns what is to be flushed to the depot now, or 0.
 int64_t note_to_depot(CpuCache& cache, BinId bin, int64_t bytes) {
   int64_t& noted = cache.to_depot[depot_small(bin)];
   noted += bytes;
   if (const int64_t step = account_step(); noted < step && noted > -step) return 0;
-  const int64_t told = noted;
+  const int64_t flushed = noted;
   noted = 0;
-  return told;
+  return flushed;
 }
 
 // Outside the section. What lies first came from another core's cache, or is long cold.
@@ -150,7 +150,7 @@ void prefetch_first(CpuCache& cache, BinId bin) {
 Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   CpuCache* cache = current_cache();
   Magazine* bundle = nullptr;
-  int64_t bytes = 0, told = 0;
+  int64_t bytes = 0, flushed = 0;
   bool merged = false;
   const unsigned most = bundle_most(bin);
   const uint64_t budget = small_budget();
@@ -160,7 +160,7 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
     if (!merged) add(*cache, bin, magazine);
     if (cache->lists[index(bin)].magazines <= most && cache->bytes <= budget) return;
     bundle = remove_all(*cache, bin, &bytes);
-    told = note_to_depot(*cache, bin, bytes);
+    flushed = note_to_depot(*cache, bin, bytes);
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
@@ -172,10 +172,10 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
     magazine->set_next(nullptr);
     magazine->set_bundle_length(1);
     bundle = magazine;
-    told = bytes = bundle_bytes(bin, bundle);
+    flushed = bytes = bundle_bytes(bin, bundle);
   }
   if (bundle != nullptr) depot_push(bin, bundle, bytes, function);
-  if (told != 0) depot_count(depot_small(bin), told);
+  if (flushed != 0) depot_count(depot_small(bin), flushed);
   return merged ? magazine : nullptr;
 }
 
@@ -196,7 +196,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
   // magazine, or as much of it as is wanted, is the answer. What is left goes back to the depot.
   const uint64_t budget = small_budget();
   unsigned length = bundle->bundle_length();
-  int64_t told = 0;
+  int64_t flushed = 0;
   Magazine* rest = bundle;
   const bool ran = cache != nullptr && cache->section.run(use_transactions(*cache), [&] {
     const uint64_t before = cache->bytes;
@@ -206,12 +206,12 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
       rest = next;
       --length;
     } while (rest != nullptr && cache->bytes <= budget);
-    told = note_to_depot(*cache, bin, -static_cast<int64_t>(cache->bytes - before));
+    flushed = note_to_depot(*cache, bin, -static_cast<int64_t>(cache->bytes - before));
     magazine = remove_some(*cache, bin, want, into);
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
-    told = -bundle_bytes(bin, bundle);
+    flushed = -bundle_bytes(bin, bundle);
     if (want < kWholeLeast && bundle->count() > want) {
       bundle->give_to(into, want);
       magazine = into;
@@ -224,11 +224,11 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
   }
   if (rest != nullptr) {
     const int64_t bytes = bundle_bytes(bin, rest);
-    if (!ran) told += bytes;
+    if (!ran) flushed += bytes;
     rest->set_bundle_length(length);
     depot_push(bin, rest, bytes, "free");
   }
-  if (told != 0) depot_count(depot_small(bin), told);
+  if (flushed != 0) depot_count(depot_small(bin), flushed);
   if (cache != nullptr) prefetch_first(*cache, bin);
   return magazine;
 }

@@ -1,7 +1,7 @@
 // Pushes, pops and drains bundles, and keeps the depot's bound.
 #include "cache/depot.h"
 
-#include "cache/screen.h"
+#include "cache/validate.h"
 #include "config/options.h"
 #include "policy/retain.h"
 #include "sync/relaxed.h"
@@ -30,7 +30,7 @@ void depot_set_shared() {
 namespace {
 
 Magazine* pop(MagazineStack& stack) {
-  if (stack.looks_empty()) return nullptr;
+  if (stack.peek_empty()) return nullptr;
   Magazine* bundle = stack.pop();
   if (bundle != nullptr) bundle->forget_stack_link();
   return bundle;
@@ -40,7 +40,7 @@ Magazine* pop(MagazineStack& stack) {
 unsigned drain_stack(BinId bin, MagazineStack& stack) {
   unsigned drained = 0;
   Magazine* next = nullptr;
-  for (Magazine* bundle = stack.looks_empty() ? nullptr : stack.pop_all(); bundle != nullptr; bundle = next) {
+  for (Magazine* bundle = stack.peek_empty() ? nullptr : stack.pop_all(); bundle != nullptr; bundle = next) {
     next = bundle->stack_link().load(order::relaxed);  // relaxed: the list is ours
     bundle->forget_stack_link();
     depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
@@ -99,7 +99,7 @@ void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function
   }
   DepotBin& d = depot[own_shard()][index(bin)];
   // What is wanted passes through in any order; what waits here is to be in order.
-  if (!d.bundles[0].looks_empty() || !d.bundles[1].looks_empty()) bundle = keep_ordered(bin, bundle, function);
+  if (!d.bundles[0].peek_empty() || !d.bundles[1].peek_empty()) bundle = keep_ordered(bin, bundle, function);
   if (bundle != nullptr) d.bundles[d.recent.get()].push(bundle);
 }
 
@@ -130,7 +130,7 @@ unsigned depot_trim(bool all) {
     const uint32_t recent = d.recent.get();
     drained += drain_stack(bin, d.bundles[1 - recent]);
     if (all) drained += drain_stack(bin, d.bundles[recent]);
-    if (!d.bundles[recent].looks_empty()) d.recent.set(1 - recent);
+    if (!d.bundles[recent].peek_empty()) d.recent.set(1 - recent);
   }
   return drained;
 }
@@ -154,7 +154,7 @@ unsigned depot_age(unsigned most) {
       next.store(i, order::relaxed);  // relaxed: see above
       return drained;
     }
-    if (!d.bundles[recent].looks_empty()) d.recent.set(1 - recent);
+    if (!d.bundles[recent].peek_empty()) d.recent.set(1 - recent);
   }
   next.store(0, order::relaxed);  // relaxed: see above
   return drained;

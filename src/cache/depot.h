@@ -6,7 +6,7 @@
 // may be a quarter of what is live, or kTolerated: a program that passes objects between threads has them either in use
 // or here, in turns, and the ticks see to it that they do not stay.
 //
-// In order: while a bundle waits for a bin, magazines that frees have left scattered (screen.h) go to the folios
+// In order: while a bundle waits for a bin, magazines that frees have left scattered (validate.h) go to the folios
 // instead. One alone is passed on as it is: where threads take as fast as others give, no order comes of the detour.
 // (With all scattered magazines sent home, also from the CPU caches, eight pairs of producers and consumers who free at
 // random took 1.7 times as long.)

@@ -4,7 +4,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
-#include "cache/screen.h"
+#include "cache/validate.h"
 #include "config/options.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
@@ -23,10 +23,10 @@ alignas(kMagazineBytes) constinit const Slot closed_slots[kMagazineSlots] = {};
 
 namespace {
 
-constexpr ThreadTops all_closed() {
-  ThreadTops tops{};
-  for (Slot*& top : tops.top) top = closed_top();
-  return tops;
+constexpr ThreadCursors all_closed() {
+  ThreadCursors cursors{};
+  for (Slot*& cursor : cursors.cursor) cursor = closed_cursor();
+  return cursors;
 }
 
 constexpr unsigned kSweepCalls = 1024;
@@ -66,23 +66,23 @@ void put_empty(ThreadCache& c, Magazine* magazine) {
 
 void install(BinId bin, Magazine* magazine) {
   magazine->prefetch();
-  thread_tops.top[index(bin)] = magazine->top();
+  thread_cursors.cursor[index(bin)] = magazine->top();
 }
 
 // Detaches the magazine in use; null if there is none. Parked.
 Magazine* detach(BinId bin) {
-  Slot*& top = thread_tops.top[index(bin)];
-  if (closed(top)) return nullptr;
-  Magazine* magazine = Magazine::of(top);
-  magazine->park(top);
-  top = closed_top();
+  Slot*& cursor = thread_cursors.cursor[index(bin)];
+  if (closed(cursor)) return nullptr;
+  Magazine* magazine = Magazine::of(cursor);
+  magazine->park(cursor);
+  cursor = closed_cursor();
   return magazine;
 }
 
 void* pop(BinId bin) {
-  Slot*& top = thread_tops.top[index(bin)];
-  void* object = *top;
-  ++top;
+  Slot*& cursor = thread_cursors.cursor[index(bin)];
+  void* object = *cursor;
+  ++cursor;
   return object;
 }
 
@@ -92,8 +92,8 @@ void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function
 }
 
 // The same for what frees have filled, which is looked through first.
-void look_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
-  screen(bin, magazine, true, function);
+void validate_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
+  validate(bin, magazine, true, function);
   if (magazine->count() != 0) {
     hand_on(c, bin, magazine, function);
   } else {
@@ -113,13 +113,13 @@ void sweep_bin(ThreadCache& c, BinId bin) {
     return;
   }
   thread_budget_shrink(c.budget, bin, b.capacity / 2 < 2 ? 0 : b.capacity / 2);
-  Slot* const top = thread_tops.top[index(bin)];
-  if (closed(top)) return;
-  Magazine* magazine = Magazine::of(top);
-  magazine->park(top);
+  Slot* const cursor = thread_cursors.cursor[index(bin)];
+  if (closed(cursor)) return;
+  Magazine* magazine = Magazine::of(cursor);
+  magazine->park(cursor);
   if (magazine->count() <= b.capacity && b.capacity != 0) return;
   detach(bin);
-  look_and_hand_on(c, bin, magazine, "free");
+  validate_and_hand_on(c, bin, magazine, "free");
 }
 
 FOLIO_NOINLINE void sweep(ThreadCache& c) {
@@ -179,9 +179,9 @@ void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
       break;
   }
   if (Magazine* magazine = get_empty(c)) {
-    Slot* const top = magazine->format(kMagazineObjects) - 1;
-    *top = object;
-    magazine->park(top);
+    Slot* const cursor = magazine->format(kMagazineObjects) - 1;
+    *cursor = object;
+    magazine->park(cursor);
     return hand_on(c, bin, magazine, function);
   }
   give_objects(bin, &object, 1, function);
@@ -222,7 +222,7 @@ void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* z
 
 }  // namespace
 
-constinit __thread ThreadTops thread_tops = all_closed();
+constinit __thread ThreadCursors thread_cursors = all_closed();
 constinit __thread ThreadState thread_state = {nullptr, Phase::kNew};
 
 void thread_cache_begin(ThreadCache& c) {
@@ -231,10 +231,10 @@ void thread_cache_begin(ThreadCache& c) {
 }
 
 bool thread_cache_holds(BinId bin, const void* object) {
-  Slot* const top = thread_tops.top[index(bin)];
-  if (closed(top)) return false;
-  Magazine* const magazine = Magazine::of(top);
-  return holds(top, static_cast<unsigned>(magazine->slot(magazine->bottom()) - top), object);
+  Slot* const cursor = thread_cursors.cursor[index(bin)];
+  if (closed(cursor)) return false;
+  Magazine* const magazine = Magazine::of(cursor);
+  return holds(cursor, static_cast<unsigned>(magazine->slot(magazine->bottom()) - cursor), object);
 }
 
 // Where mallocs and frees take turns around a full or an empty magazine, each few of them would come here. So the
@@ -273,40 +273,40 @@ FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
   cache->budget.bins[index(bin)].ran_over = true;  // so that there will be room
   bool zero;
   void* const other = thread_cache_refill(cache, bin, &zero);
-  Slot*& top = thread_tops.top[index(bin)];
-  if (other == nullptr || closed(top)) {
+  Slot*& cursor = thread_cursors.cursor[index(bin)];
+  if (other == nullptr || closed(cursor)) {
     if (other != nullptr) give_objects(bin, &other, 1, "free");
     return false;
   }
-  // Each step, here and below, leaves what a fork may find: a top that shows valid objects, each of them once.
-  Slot* const slot = top - 1;
+  // Each step, here and below, leaves what a fork may find: a cursor that shows valid objects, each of them once.
+  Slot* const slot = cursor - 1;
   *slot = other;
   asm volatile("" : : : "memory");
-  top = slot;
+  cursor = slot;
   return true;
 }
 
 // False if the object has to go elsewhere.
 bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   if (!get_others(cache, bin)) return false;
-  Slot*& top = thread_tops.top[index(bin)];
-  Magazine* const magazine = Magazine::of(top);
+  Slot*& cursor = thread_cursors.cursor[index(bin)];
+  Magazine* const magazine = Magazine::of(cursor);
   Slot* const last = magazine->slot(magazine->bottom() - 1);
-  Slot* slot = top;
+  Slot* slot = cursor;
   if (slot > magazine->slot(0)) {
     --slot;
     *slot = *last;
     *last = object;
     asm volatile("" : : : "memory");
-    top = slot;
+    cursor = slot;
     return true;
   }
   return false;
 }
 
-// For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the screen.
-constexpr unsigned kCloseLooks = 16;
-bool look_closely(const ThreadCache& c) { return c.activity.get() % kCloseLooks == 0; }
+// For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the validation.
+constexpr unsigned kThoroughChecks = 16;
+bool check_thoroughly(const ThreadCache& c) { return c.activity.get() % kThoroughChecks == 0; }
 
 }  // namespace
 
@@ -314,14 +314,14 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   BinCache& b = cache->budget.bins[index(bin)];
   if (begins_with_free(*cache, bin) && keep_below_others(cache, bin, object)) return;
   slow_call(*cache);
-  Slot*& top = thread_tops.top[index(bin)];
+  Slot*& cursor = thread_cursors.cursor[index(bin)];
   thread_budget_grow(cache->budget, bin);
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
   const bool turned = !b.ran_over;
   b.ran_over = true;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
-  if (full != nullptr) screen(bin, full, look_closely(*cache), function);
+  if (full != nullptr) validate(bin, full, check_thoroughly(*cache), function);
   if (empty == nullptr) {
     if (full != nullptr && full->count() != 0) {
       hand_on(*cache, bin, full, function);
@@ -342,11 +342,11 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   } else if (full != nullptr) {
     put_empty(*cache, full);
   }
-  // The object first, then the top that shows it: a fork in between must not find what the slot held before.
+  // The object first, then the cursor that shows it: a fork in between must not find what the slot held before.
   slot = empty->top() - 1;
   *slot = object;
   asm volatile("" : : : "memory");
-  top = slot;
+  cursor = slot;
 }
 
 namespace {
@@ -376,7 +376,7 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
 
 void thread_cache_hand_on(ThreadCache& c) {
   for (unsigned i = 1; i < kBins; ++i) {
-    take_bin(c, bin_id(i), [&](Magazine* magazine) { look_and_hand_on(c, bin_id(i), magazine, "free"); });
+    take_bin(c, bin_id(i), [&](Magazine* magazine) { validate_and_hand_on(c, bin_id(i), magazine, "free"); });
     thread_budget_shrink(c.budget, bin_id(i), 0);
     c.budget.bins[i].calls = 0;
   }
@@ -390,11 +390,11 @@ void thread_cache_before_free(ThreadCache* cache, BinId bin) {
   if (begins_with_free(*cache, bin)) get_others(cache, bin);
 }
 
-void thread_cache_look(const char* function) {
+void thread_cache_validate(const char* function) {
   for (unsigned i = 1; i < kBins; ++i) {
     Magazine* const magazine = detach(bin_id(i));
     if (magazine == nullptr) continue;
-    screen(bin_id(i), magazine, true, function);
+    validate(bin_id(i), magazine, true, function);
     install(bin_id(i), magazine);
   }
 }

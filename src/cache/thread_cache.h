@@ -1,8 +1,9 @@
 // Thread caches: for each thread and bin, the magazine in use, and how many objects it may hold.
 //
-// The fast path needs only `tops`: for each bin a pointer to the top slot of the magazine in use. A top that points at
-// the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every call on it
-// takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched) always point there.
+// The fast path needs only `cursors`: for each bin a pointer to the top slot of the magazine in use. A cursor that
+// points at the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every
+// call on it takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched) always point
+// there.
 //
 // Capacity: a bin starts with a few objects (larger ones: none), doubles each time it runs over or dry, and is halved
 // by a sweep that finds it unused, within a budget: what each thread may cache (option thread_cache), and what it
@@ -14,7 +15,7 @@
 // in less memory. And a thread that begins with the capacities of the last one to use its cache: 10 % fewer
 // instructions for threads of 300 mallocs, but time within the noise of 15 pairs, and a lost thread loses a sixth more.
 //
-// Who may touch it: the thread; `next_all` and `tops` everybody, reading. Caches of ended threads are reused, never
+// Who may touch it: the thread; `next_all` and `cursors` everybody, reading. Caches of ended threads are reused, never
 // unmapped.
 #pragma once
 
@@ -29,12 +30,12 @@ namespace folio {
 
 struct ThreadCache;
 
-// `owner` is the cache that these tops belong to; null before there is one. A thread may end without a word, and its
-// TLS be another thread's then, or hold anything: only where the owner is right are tops that were found through a
+// `owner` is the cache that these cursors belong to; null before there is one. A thread may end without a word, and its
+// TLS be another thread's then, or hold anything: only where the owner is right are cursors that were found through a
 // cache its own. A thread that lives has its owner right from before its cache leads here until after it does not any
-// more. It lies behind the tops, so that a copy has it from a later moment than they are from.
-struct ThreadTops {
-  Slot* top[kCodes];
+// more. It lies behind the cursors, so that a copy has it from a later moment than they are from.
+struct ThreadCursors {
+  Slot* cursor[kCodes];
   ThreadCache* owner;
 };
 
@@ -44,39 +45,40 @@ struct ThreadState {
   ThreadCache* cache;
   Phase phase;
 };
-extern __thread ThreadTops thread_tops asm("folio_thread_tops");
+extern __thread ThreadCursors thread_cursors asm("folio_thread_cursors");
 extern __thread ThreadState thread_state;
 
 extern const Slot closed_slots[kMagazineSlots];
-inline bool closed(const Slot* top) { return top == closed_slots; }
-constexpr Slot* closed_top() { return const_cast<Slot*>(closed_slots); }
+inline bool closed(const Slot* cursor) { return cursor == closed_slots; }
+constexpr Slot* closed_cursor() { return const_cast<Slot*>(closed_slots); }
 
-// The fast path's view of one top, by its offset.
-struct CompiledTop {
-  Slot** top;
-  FOLIO_INLINE explicit CompiledTop(unsigned offset)
-      : top(reinterpret_cast<Slot**>(reinterpret_cast<char*>(thread_tops.top) + offset)) {}
-  FOLIO_INLINE Slot* load() const { return *top; }
-  FOLIO_INLINE void step_up() const { ++*top; }
+// The fast path's view of one cursor, by its offset.
+struct CompiledCursor {
+  Slot** cursor;
+  FOLIO_INLINE explicit CompiledCursor(unsigned offset)
+      : cursor(reinterpret_cast<Slot**>(reinterpret_cast<char*>(thread_cursors.cursor) + offset)) {}
+  FOLIO_INLINE Slot* load() const { return *cursor; }
+  FOLIO_INLINE void step_up() const { ++*cursor; }
   FOLIO_INLINE void step_down() const {
     asm volatile("" : : : "memory");  // after the object was stored: a fork may come in between
-    --*top;
+    --*cursor;
   }
 };
 template <bool has>
-struct ChooseTop {
-  using Type = arch::ThreadTop;
+struct ChooseCursor {
+  using Type = arch::ThreadCursor;
 };
 template <>
-struct ChooseTop<false> {
-  using Type = CompiledTop;
+struct ChooseCursor<false> {
+  using Type = CompiledCursor;
 };
-using Top = ChooseTop<arch::ThreadTop::kHas>::Type;
+using Cursor = ChooseCursor<arch::ThreadCursor::kHas>::Type;
 
 struct ThreadCache {
-  Atomic<ThreadCache*> link;   // while it waits for a thread
-  ThreadCache* next_all;       // every cache ever made
-  Atomic<ThreadTops*> tops;    // of its thread, which may be gone; null while it has none; odd: thread_caches_find_gone
+  Atomic<ThreadCache*> link;  // while it waits for a thread
+  ThreadCache* next_all;      // every cache ever made
+  Atomic<ThreadCursors*>
+      cursors;                 // of its thread, which may be gone; null while it has none; odd: thread_caches_find_gone
   Counter<uint32_t> activity;  // slow calls; written by the thread
   Atomic<uint32_t> thread;     // its thread's number (os::thread_id): for the child of a fork
   uint32_t calls_to_sweep;
@@ -101,7 +103,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 void thread_cache_before_free(ThreadCache* cache, BinId bin);
 
 // Looks through all that the calling thread caches; what is wrong is reported as of `function` and dropped.
-void thread_cache_look(const char* function);
+void thread_cache_validate(const char* function);
 
 // Gives all that the calling thread caches back to the folios. Or, as it ends, hands it on whole, with its room.
 void thread_cache_drain(ThreadCache* cache, const char* function);

@@ -18,45 +18,49 @@ namespace {
 constinit TaggedStack<ThreadCache, 6> idle_caches;
 constinit Counter<unsigned> threads{0};
 
-// Whether a top that was read from memory which may have been overwritten leads into a magazine.
-bool plausible(const Slot* top) {
-  const auto address = reinterpret_cast<uintptr_t>(top);
-  return !closed(top) && address % sizeof(Slot) == 0 && address % kMagazineBytes / sizeof(Slot) <= kMagazineObjects &&
-         metadata_holds(Magazine::of(top), kMagazineBytes);
+// Whether a cursor that was read from memory which may have been overwritten leads into a magazine.
+bool plausible(const Slot* cursor) {
+  const auto address = reinterpret_cast<uintptr_t>(cursor);
+  return !closed(cursor) && address % sizeof(Slot) == 0 &&
+         address % kMagazineBytes / sizeof(Slot) <= kMagazineObjects &&
+         metadata_holds(Magazine::of(cursor), kMagazineBytes);
 }
 
 // A cache whose thread is looked for leads to an odd address.
-ThreadTops* sought(ThreadTops* tops) { return reinterpret_cast<ThreadTops*>(reinterpret_cast<uintptr_t>(tops) | 1); }
-ThreadTops* without_mark(ThreadTops* tops) {
-  return reinterpret_cast<ThreadTops*>(reinterpret_cast<uintptr_t>(tops) & ~uintptr_t{1});
+ThreadCursors* sought(ThreadCursors* cursors) {
+  return reinterpret_cast<ThreadCursors*>(reinterpret_cast<uintptr_t>(cursors) | 1);
+}
+ThreadCursors* without_mark(ThreadCursors* cursors) {
+  return reinterpret_cast<ThreadCursors*>(reinterpret_cast<uintptr_t>(cursors) & ~uintptr_t{1});
 }
 // Relaxed: for statistics. What is read there counts only if the owner is right.
-ThreadTops* tops_of(const ThreadCache& c) { return without_mark(c.tops.load(order::relaxed)); }
+ThreadCursors* cursors_of(const ThreadCache& c) { return without_mark(c.cursors.load(order::relaxed)); }
 
 // Whether a cache's thread is gone; the cache is the caller's then. The odd address, which only the one who looks
 // writes, says that it still is the same thread's life: one that ends in the ordinary way, or another that gets the
 // cache, writes there.
 bool take_from_gone(ThreadCache& c) {
-  ThreadTops* tops = c.tops.load(order::relaxed);  // relaxed: the compare_exchange decides
-  if (tops == nullptr || tops == sought(tops)) return false;
-  // [tops] acquire: the owner was set before; pairs with thread_cache_make.
-  if (!c.tops.compare_exchange(tops, sought(tops), order::acquire)) return false;
-  const os::Answer own = os::word_is(reinterpret_cast<const void* const*>(&tops->owner), &c);
-  // What cannot be read may be a stack that other threads must not (protection keys). Relaxed: it comes with the tops.
+  ThreadCursors* cursors = c.cursors.load(order::relaxed);  // relaxed: the compare_exchange decides
+  if (cursors == nullptr || cursors == sought(cursors)) return false;
+  // [cursors] acquire: the owner was set before; pairs with thread_cache_make.
+  if (!c.cursors.compare_exchange(cursors, sought(cursors), order::acquire)) return false;
+  const os::Answer own = os::word_is(reinterpret_cast<const void* const*>(&cursors->owner), &c);
+  // What cannot be read may be a stack that other threads must not (protection keys). Relaxed: it comes with the
+  // cursors.
   const bool gone =
       own == os::Answer::kOther || (own == os::Answer::kNotThere && !os::thread_exists(c.thread.load(order::relaxed)));
-  ThreadTops* now = sought(tops);
+  ThreadCursors* now = sought(cursors);
   // Relaxed: nothing hangs on it.
-  return c.tops.compare_exchange(now, gone ? nullptr : tops, order::relaxed) && gone;
+  return c.cursors.compare_exchange(now, gone ? nullptr : cursors, order::relaxed) && gone;
 }
 
-// Hands on what a thread that did not come along had in use. Wherever it was in a malloc or free, the top is a valid
+// Hands on what a thread that did not come along had in use. Wherever it was in a malloc or free, the cursor is a valid
 // one; at most the object in flight is lost.
-void hand_on_all(const ThreadTops& tops) {
+void hand_on_all(const ThreadCursors& cursors) {
   for (unsigned i = 1; i < kBins; ++i) {
-    if (!plausible(tops.top[i]) || *tops.top[i] == nullptr) continue;
-    Magazine* const magazine = Magazine::of(tops.top[i]);
-    magazine->park(tops.top[i]);
+    if (!plausible(cursors.cursor[i]) || *cursors.cursor[i] == nullptr) continue;
+    Magazine* const magazine = Magazine::of(cursors.cursor[i]);
+    magazine->park(cursors.cursor[i]);
     if (Magazine* empty = cpu_cache_put(bin_id(i), magazine, "free")) {
       empty->set_next(nullptr);
       magazines_put(empty);
@@ -64,16 +68,16 @@ void hand_on_all(const ThreadTops& tops) {
   }
 }
 
-constinit Hint<ThreadCache*> next_look{nullptr};
-constinit Atomic<bool> looking{false};
+constinit Hint<ThreadCache*> next_check{nullptr};
+constinit Atomic<bool> checking{false};
 
 }  // namespace
 
 ThreadCache* thread_caches_get() {
-  constexpr unsigned kLooksForGone = 4;  // before a cache is made: system calls, so a few
+  constexpr unsigned kChecksForGone = 4;  // before a cache is made: system calls, so a few
   threads.add(1);
   if (ThreadCache* cache = idle_caches.pop()) return cache;
-  if (thread_caches_find_gone(kLooksForGone) != 0) {
+  if (thread_caches_find_gone(kChecksForGone) != 0) {
     if (ThreadCache* cache = idle_caches.pop()) return cache;
   }
   auto* cache = static_cast<ThreadCache*>(metadata_alloc(sizeof(ThreadCache)));
@@ -97,7 +101,7 @@ void thread_caches_put(ThreadCache& cache) {
 bool thread_caches_others_run() {
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     // Relaxed, both: of threads that a handler has started before, and of none that is here.
-    if (c == thread_state.cache || c->tops.load(order::relaxed) == nullptr) continue;
+    if (c == thread_state.cache || c->cursors.load(order::relaxed) == nullptr) continue;
     if (os::thread_exists(c->thread.load(order::relaxed))) return true;  // relaxed: see above
   }
   return false;
@@ -105,42 +109,42 @@ bool thread_caches_others_run() {
 
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
-  // [look] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.
+  // [check] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.
   // unseen: as in thread_caches_find_gone
-  const bool free_again = !looking.exchange(true, order::acquire) || alone;
+  const bool free_again = !checking.exchange(true, order::acquire) || alone;
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     if (c == thread_state.cache) {
       c->thread.store(os::thread_id(), order::relaxed);  // relaxed: this thread's own
       // Who was looking for its thread just then did not come along. Relaxed: its owner was set before the fork.
-      c->tops.store(&thread_tops, order::relaxed);
+      c->cursors.store(&thread_cursors, order::relaxed);
       ++left;
       continue;
     }
-    // [tops] acquire: the thread's number was set before; pairs with thread_cache_make.
-    ThreadTops* word = c->tops.load(order::acquire);
-    const ThreadTops* const tops = without_mark(word);
-    if (tops == nullptr) continue;
+    // [cursors] acquire: the thread's number was set before; pairs with thread_cache_make.
+    ThreadCursors* word = c->cursors.load(order::acquire);
+    const ThreadCursors* const cursors = without_mark(word);
+    if (cursors == nullptr) continue;
     if (!alone && os::thread_exists(c->thread.load(order::relaxed))) {  // relaxed: as above
       ++left;
       continue;
     }
-    ThreadTops copy;
+    ThreadCursors copy;
     // A thread that runs already may unmap stacks that the libc has kept.
     const auto read = [&] {
-      return alone ? os::copy_if_mapped(&copy, tops, sizeof copy) == os::Answer::kYes
-                   : os::peek(&copy, tops, sizeof copy);
+      return alone ? os::copy_if_mapped(&copy, cursors, sizeof copy) == os::Answer::kYes
+                   : os::peek(&copy, cursors, sizeof copy);
     };
-    const bool copied = tops != &thread_tops && read();
+    const bool copied = cursors != &thread_cursors && read();
     // Another thread may have found it gone meanwhile. Relaxed: its thread is gone.
-    if (!c->tops.compare_exchange(word, nullptr, order::relaxed)) continue;
+    if (!c->cursors.compare_exchange(word, nullptr, order::relaxed)) continue;
     ++gone;
     const bool found = copied && copy.owner == c;
     if (found) hand_on_all(copy);
     thread_cache_forget(*c, !found);
     idle_caches.push(c);
   }
-  // [look] release: pairs with the exchange above. unseen: as there
-  if (free_again) looking.store(false, order::release);
+  // [check] release: pairs with the exchange above. unseen: as there
+  if (free_again) checking.store(false, order::release);
   // A thread that vanished while it came or went counts wrongly.
   if (alone) {
     threads.set(left);
@@ -154,11 +158,11 @@ ThreadCache* thread_cache_make() {
   if (cache == nullptr) return nullptr;
   thread_cache_begin(*cache);
   thread_state = {cache, Phase::kCached};
-  thread_tops.owner = cache;
-  cache->thread.store(os::thread_id(), order::relaxed);  // relaxed: published with the tops
+  thread_cursors.owner = cache;
+  cache->thread.store(os::thread_id(), order::relaxed);  // relaxed: published with the cursors
   if (thread_count() > 1) depot_set_shared();
-  // [tops] release: after the cache and its owner are set up; pairs with take_from_gone.
-  cache->tops.store(&thread_tops, order::release);
+  // [cursors] release: after the cache and its owner are set up; pairs with take_from_gone.
+  cache->cursors.store(&thread_cursors, order::release);
   // May allocate, through this very cache. If the thread's end will not be told, what it caches is lost with it.
   os::at_thread_end(thread_cache_end, cache);
   return cache;
@@ -171,21 +175,21 @@ void thread_cache_end(void* value) {
   if (cache != thread_state.cache) return;
   // First, so that what other destructors of this thread still allocate and free goes to the folios directly.
   thread_state = {nullptr, Phase::kEnded};
-  cache->tops.store(nullptr, order::relaxed);  // relaxed: readers check what they read
+  cache->cursors.store(nullptr, order::relaxed);  // relaxed: readers check what they read
   thread_cache_hand_on(*cache);
   thread_caches_put(*cache);
   // The last but one, or the last; or the one whose end tells that the process ends with its threads.
   if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
 }
 
-unsigned thread_caches_find_gone(unsigned looks) {
+unsigned thread_caches_find_gone(unsigned checks) {
   unsigned found = 0;
-  // [look] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that stops
-  // here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an exchange, or
-  // after a store, that is not there in the program
-  if (looking.load(order::relaxed) || looking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
-  ThreadCache* c = next_look.get();  // any cache will do, and they stay
-  for (; looks != 0; --looks) {
+  // [check] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that
+  // stops here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an
+  // exchange, or after a store, that is not there in the program
+  if (checking.load(order::relaxed) || checking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
+  ThreadCache* c = next_check.get();  // any cache will do, and they stay
+  for (; checks != 0; --checks) {
     if (c == nullptr) c = thread_caches_first();
     if (c == nullptr) break;
     if (take_from_gone(*c)) {
@@ -195,9 +199,9 @@ unsigned thread_caches_find_gone(unsigned looks) {
     }
     c = c->next_all;
   }
-  next_look.set(c);
-  // [look] release: pairs with the exchange above. unseen: as there
-  looking.store(false, order::release);
+  next_check.set(c);
+  // [check] release: pairs with the exchange above. unseen: as there
+  checking.store(false, order::release);
   return found;
 }
 
@@ -209,11 +213,11 @@ ThreadCache* thread_caches_first() {
 
 namespace {
 
-// Objects in the magazine that a top leads into, while its thread goes on.
-uint64_t objects_at(const Slot* top) {
-  if (!plausible(top)) return 0;
-  const unsigned at = reinterpret_cast<uintptr_t>(top) % kMagazineBytes / sizeof(Slot),
-                 bottom = Magazine::of(top)->bottom();
+// Objects in the magazine that a cursor leads into, while its thread goes on.
+uint64_t objects_at(const Slot* cursor) {
+  if (!plausible(cursor)) return 0;
+  const unsigned at = reinterpret_cast<uintptr_t>(cursor) % kMagazineBytes / sizeof(Slot),
+                 bottom = Magazine::of(cursor)->bottom();
   return bottom > at && bottom <= kMagazineObjects ? bottom - at : 0;
 }
 
@@ -221,43 +225,43 @@ uint64_t objects_at(const Slot* top) {
 
 namespace {
 
-// The tops of some threads, copied by one system call, or a few where some cannot be read. Little, as it lies on stacks
-// that may be small.
-class SomeTops {
+// The cursors of some threads, copied by one system call, or a few where some cannot be read. Little, as it lies on
+// stacks that may be small.
+class SomeCursors {
  public:
-  explicit SomeTops(uint64_t (&objects)[kBins]) : objects_(objects) {}
-  ~SomeTops() { count_all(); }
+  explicit SomeCursors(uint64_t (&objects)[kBins]) : objects_(objects) {}
+  ~SomeCursors() { count_all(); }
 
   void add(const ThreadCache& c) {
-    const ThreadTops* const tops = tops_of(c);
-    if (tops == nullptr) return;
-    if (tops == &thread_tops) {
-      if (thread_tops.owner == &c) count(thread_tops.top);
+    const ThreadCursors* const cursors = cursors_of(c);
+    if (cursors == nullptr) return;
+    if (cursors == &thread_cursors) {
+      if (thread_cursors.owner == &c) count(thread_cursors.cursor);
       return;
     }
     Copy& copy = copies_[n_];
     caches_[n_] = &c;
     os::PeekRange* const ranges = ranges_ + size_t{2} * n_;
-    ranges[0] = {copy.top, tops->top, sizeof copy.top};
-    ranges[1] = {&copy.owner, &tops->owner, sizeof copy.owner};
+    ranges[0] = {copy.cursor, cursors->cursor, sizeof copy.cursor};
+    ranges[1] = {&copy.owner, &cursors->owner, sizeof copy.owner};
     if (++n_ == kMost) count_all();
   }
 
  private:
   static constexpr unsigned kMost = os::kPeekMost / 2;
   struct Copy {
-    Slot* top[kBins];
+    Slot* cursor[kBins];
     ThreadCache* owner;
   };
 
-  void count(Slot* const* tops) {
-    for (unsigned i = 1; i < kBins; ++i) objects_[i] += objects_at(tops[i]);
+  void count(Slot* const* cursors) {
+    for (unsigned i = 1; i < kBins; ++i) objects_[i] += objects_at(cursors[i]);
   }
   void count_all() {
     for (unsigned from = 0; from < n_;) {
       const unsigned end = from + os::peek_some(ranges_ + size_t{2} * from, 2 * (n_ - from)) / 2;
       for (; from < end; ++from) {
-        if (copies_[from].owner == caches_[from]) count(copies_[from].top);
+        if (copies_[from].owner == caches_[from]) count(copies_[from].cursor);
       }
       ++from;  // one that could not be read, if any
     }
@@ -274,7 +278,7 @@ class SomeTops {
 }  // namespace
 
 void thread_caches_objects(uint64_t (&objects)[kBins]) {
-  SomeTops some(objects);
+  SomeCursors some(objects);
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) some.add(*c);
 }
 

@@ -1,7 +1,7 @@
 // All thread caches: those that serve threads, those that wait for one, and how others look into them: the child of a
 // fork, statistics, and who finds threads that are gone without a word.
 //
-// Tops lie in their thread's storage, which may go, or become something else, at any moment; ThreadTops in
+// Cursors lie in their thread's storage, which may go, or become something else, at any moment; ThreadCursors in
 // thread_cache.h says how that is recognised.
 #pragma once
 
@@ -34,7 +34,7 @@ bool thread_caches_others_run();
 // Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's
 // destructor, which the raw system call skips, and which cannot be had for a first malloc in the last round of
 // destructors) serve other threads from now on. What they held is lost. Returns how many there were.
-unsigned thread_caches_find_gone(unsigned looks);
+unsigned thread_caches_find_gone(unsigned checks);
 
 // Threads that have a cache; all caches ever made, for those who look from outside.
 unsigned thread_count();

@@ -7,20 +7,21 @@ namespace folio {
 
 uint64_t thread_cache_objects(const ThreadCache* cache, BinId bin) {
   // Relaxed: what is read there counts only if the owner is right. The odd bit says that its thread is looked for.
-  const auto word = reinterpret_cast<uintptr_t>(cache->tops.load(order::relaxed));
-  const auto* const tops = reinterpret_cast<const ThreadTops*>(word & ~uintptr_t{1});
-  if (tops == nullptr) return 0;
-  const Slot* top = nullptr;
+  const auto word = reinterpret_cast<uintptr_t>(cache->cursors.load(order::relaxed));
+  const auto* const cursors = reinterpret_cast<const ThreadCursors*>(word & ~uintptr_t{1});
+  if (cursors == nullptr) return 0;
+  const Slot* cursor = nullptr;
   const ThreadCache* owner = nullptr;
-  if (tops == &thread_tops) {
-    top = thread_tops.top[index(bin)];
-    owner = thread_tops.owner;
-  } else if (!os::peek(&top, &tops->top[index(bin)], sizeof top) || !os::peek(&owner, &tops->owner, sizeof owner)) {
+  if (cursors == &thread_cursors) {
+    cursor = thread_cursors.cursor[index(bin)];
+    owner = thread_cursors.owner;
+  } else if (!os::peek(&cursor, &cursors->cursor[index(bin)], sizeof cursor) ||
+             !os::peek(&owner, &cursors->owner, sizeof owner)) {
     return 0;
   }
-  if (owner != cache || closed(top)) return 0;
-  const unsigned at = reinterpret_cast<uintptr_t>(top) % kMagazineBytes / sizeof(Slot);
-  return Magazine::of(top)->bottom() - at;
+  if (owner != cache || closed(cursor)) return 0;
+  const unsigned at = reinterpret_cast<uintptr_t>(cursor) % kMagazineBytes / sizeof(Slot);
+  return Magazine::of(cursor)->bottom() - at;
 }
 
 }  // namespace folio

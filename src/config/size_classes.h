@@ -61,11 +61,11 @@ inline constexpr unsigned kBins = kFirstAligned + sizes::count(sizes::kAligned);
 inline constexpr unsigned kCodeLarge = kBins;
 inline constexpr unsigned kCodeHugeStart = kBins + 1;
 inline constexpr unsigned kCodeHugeInside = kBins + 2;
-inline constexpr unsigned kCodeGuarded = kBins + 3;  // core/guards.h
+inline constexpr unsigned kCodeGuarded = kBins + 3;  // insight/guards.h
 // From here on, by bin: a chunk of that bin whose frees are watched (store/watch.h).
 inline constexpr unsigned kCodeWatched = kBins + 4;
 inline constexpr unsigned kCodes = kCodeWatched + kBins;
-inline constexpr unsigned kTopBytes = sizeof(void*);  // of a thread's top, of which there is one for each code
+inline constexpr unsigned kCursorBytes = sizeof(void*);  // of a thread's cursor, of which there is one for each code
 
 inline constexpr size_t kSmallTableMost = 1024;                                   // an entry of the table for each
 inline constexpr size_t kMediumMost = sizes::kSmallAndMedium[kFirstAligned - 2];  // 32832; above it, large
@@ -108,9 +108,9 @@ constexpr BinInfo make_info(uint32_t size) {
 }
 
 struct Tables {
-  BinInfo info[kCodes]{};                      // by chunk-table code: those that are no bin have size 0
-  uint16_t small_top[kSmallTableMost + 1]{};   // by size: the bin's top, as an offset among a thread's tops
-  uint8_t medium_bin[kMediumMost / 64 + 1]{};  // by (size + 63) / 64
+  BinInfo info[kCodes]{};                        // by chunk-table code: those that are no bin have size 0
+  uint16_t small_cursor[kSmallTableMost + 1]{};  // by size: the bin's cursor, as an offset among a thread's cursors
+  uint8_t medium_bin[kMediumMost / 64 + 1]{};    // by (size + 63) / 64
 };
 
 constexpr Tables make_tables() {
@@ -120,7 +120,7 @@ constexpr Tables make_tables() {
   unsigned bin = 1;
   for (size_t size = 0; size <= kSmallTableMost; ++size) {
     if (size > t.info[bin].size) ++bin;
-    t.small_top[size] = static_cast<uint16_t>(bin * kTopBytes);
+    t.small_cursor[size] = static_cast<uint16_t>(bin * kCursorBytes);
   }
   bin = 1;
   for (size_t lines = 0; lines <= kMediumMost / 64; ++lines) {
@@ -137,7 +137,8 @@ constexpr const BinInfo& info_of(BinId bin) { return kSizes.info[index(bin)]; }
 
 // The bin that serves a size of at most kMediumMost.
 constexpr BinId bin_of(size_t size) {
-  return bin_id(size <= kSmallTableMost ? kSizes.small_top[size] / kTopBytes : kSizes.medium_bin[(size + 63) / 64]);
+  return bin_id(size <= kSmallTableMost ? kSizes.small_cursor[size] / kCursorBytes
+                                        : kSizes.medium_bin[(size + 63) / 64]);
 }
 
 // The smallest bin whose objects have at least `size` bytes and are aligned to `alignment` (a power of two) by their

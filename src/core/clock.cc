@@ -29,24 +29,24 @@ namespace {
 constexpr size_t kUnlimited = ~size_t{0};
 constexpr size_t kExcessSlack = size_t{256} << 10;  // so that the bound is kept by few calls, not by one for each free
 constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no second chances
-constexpr size_t kWorthALook = size_t{16} << 20;    // of live huge objects
+constexpr size_t kWorthAPoll = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
-constexpr unsigned kLooksAPeriod = 4;    // the housekeeper's
+constexpr unsigned kPollsAPeriod = 4;    // the housekeeper's
 constexpr unsigned kIdleTicks = 3;       // two ticks drain and purge all; then it sleeps until it is called
-constexpr uint64_t kTrustedLooks = 4;    // it is held up when it has not come for so many looks
+constexpr uint64_t kTrustedPolls = 4;    // it is held up when it has not come for so many polls
 constexpr uint64_t kTrustedMs = 100;     // and so much more
 constexpr uint64_t kLingerMs = 20;       // before it leaves: threads may come again
-constexpr unsigned kLooksAfterRing = 4;  // the thread that rang has not ended yet
+constexpr unsigned kPollsAfterRing = 4;  // the thread that rang has not ended yet
 constexpr unsigned kLingersMost = 16;
 constexpr uint64_t kAsleepAloneMs = 100;  // the first thread has left: the others' end is the process's
 constexpr uint64_t kRetryMs = 10000;
-constexpr unsigned kGoneLooks = 16;  // for threads that are gone without a word, at each tick
+constexpr unsigned kGoneChecks = 16;  // for threads that are gone without a word, at each tick
 
 constinit Hint<uint64_t> next_tick{0};
 constinit Hint<uint64_t> no_thread_before{0};
-constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has looked by then, or it is held up
-constinit Hint<uint64_t> next_look{0};
+constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has polled by then, or it is held up
+constinit Hint<uint64_t> next_poll{0};
 constinit PurgeRound tick_round, bound_round;
 constinit Hint<bool> bins_done{false};          // by this tick
 constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
@@ -74,7 +74,7 @@ bool end_tick(unsigned drained) {
   drained += cpu_caches_trim(false);
   // Without decay nothing waits, nor does what the caches kept: the call that frees may have looked already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
-  thread_caches_find_gone(kGoneLooks);
+  thread_caches_find_gone(kGoneChecks);
   thread_budget_return_lost();
   forget_recent_live();
   return drained != 0;
@@ -123,7 +123,7 @@ void serve_requests() {
     serve_request();
     ladder_serve_request();
   }
-  ladder_look();
+  ladder_poll();
 }
 
 // The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident; what it tells
@@ -132,11 +132,11 @@ void serve_requests() {
 bool learn_live_huge() {
   constexpr uint64_t kEveryMs = 100;
   const size_t live = huge_live_bytes();
-  if (live < kWorthALook) return false;
+  if (live < kWorthAPoll) return false;
   const uint64_t now = os::now_ms();
-  uint64_t due = next_look.get();
+  uint64_t due = next_poll.get();
   // Whoever moves the time forward asks.
-  if (now < due || !next_look.replace(due, now + kEveryMs)) return false;
+  if (now < due || !next_poll.replace(due, now + kEveryMs)) return false;
   const size_t peak = os::peak_resident_bytes();
   const auto known = static_cast<size_t>(page_counts.resident.get());
   const size_t rest = peak > known ? peak - known : 0;
@@ -149,9 +149,9 @@ size_t learn_excess() {
   return excess != 0 && learn_live_huge() ? dirty_over_bound() : excess;
 }
 
-// A look of the housekeeper: while more is dirty than the bound allows, what was not used since the look before goes,
+// A poll of the housekeeper: while more is dirty than the bound allows, what was not used since the poll before goes,
 // as far as it is too much. With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.
-void look() {
+void poll() {
   serve_requests();
   const size_t excess = learn_excess();
   if (excess == 0) return;
@@ -159,9 +159,9 @@ void look() {
   age_everything();
 }
 
-// It keeps the time now: the program's calls leave that to it, unless it does not come for long after its next look.
-void keep_time_until(uint64_t next_look_ms) {
-  const uint64_t until = os::now_ms() + kTrustedLooks * next_look_ms + kTrustedMs;
+// It keeps the time now: the program's calls leave that to it, unless it does not come for long after its next poll.
+void keep_time_until(uint64_t next_poll_ms) {
+  const uint64_t until = os::now_ms() + kTrustedPolls * next_poll_ms + kTrustedMs;
   trusted_until.set(until);
   set_timekeeper(true);
 }
@@ -189,30 +189,30 @@ constinit bool cannot_rest = false;  // the system refuses to let it sleep; only
 bool rest(Rest kind, uint64_t ms, bool* called) {
   Woken woken = housekeeper_rest(kind, ms);
   *called = woken == Woken::kCalled;
-  unsigned looks = woken == Woken::kRung ? kLooksAfterRing : 0;
+  unsigned polls = woken == Woken::kRung ? kPollsAfterRing : 0;
   // Bounded: threads that come and go all the time ring all the time.
-  for (unsigned lingered = 0; lingered < kLingersMost; ++lingered, --looks) {
+  for (unsigned lingered = 0; lingered < kLingersMost; ++lingered, --polls) {
     cannot_rest = woken == Woken::kRefused;
     if (cannot_rest) return false;
     const bool alone = nobody_left();
-    if (!alone && looks == 0) return true;
+    if (!alone && polls == 0) return true;
     woken = housekeeper_rest(Rest::kLinger, kLingerMs);
     if (alone && nobody_left()) return false;
-    if (woken == Woken::kRung || looks == 0) looks = kLooksAfterRing;
+    if (woken == Woken::kRung || polls == 0) polls = kPollsAfterRing;
   }
   return true;
 }
 
-// Ticks, with looks in between, as long as there is something to do. False: the housekeeper is to leave.
+// Ticks, with polls in between, as long as there is something to do. False: the housekeeper is to leave.
 bool keep_time() {
-  const uint64_t part = period_ms() / kLooksAPeriod + 1;
+  const uint64_t part = period_ms() / kPollsAPeriod + 1;
   const uint64_t step = part < kSleepMostMs ? part : kSleepMostMs;
   uint64_t due = os::now_ms() + period_ms();
   for (unsigned idle = 0; idle < kIdleTicks;) {
     keep_time_until(step);
     bool called;
-    if (!rest(Rest::kBetweenLooks, step, &called)) return false;
-    look();
+    if (!rest(Rest::kBetweenPolls, step, &called)) return false;
+    poll();
     const uint64_t now = os::now_ms();
     if (now < due) continue;
     due = now + period_ms();
@@ -337,7 +337,7 @@ FOLIO_NOINLINE void keep_bound() {
 
 namespace {
 
-FOLIO_NOINLINE void look_at_time() {
+FOLIO_NOINLINE void poll_time() {
   note_work();
   const uint64_t now = os::now_ms();
   uint64_t due = next_tick.get();
@@ -355,7 +355,7 @@ FOLIO_NOINLINE void look_at_time() {
 
 // Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc also
 // where mallocs and frees take turns.
-bool looks_at_time(uint32_t calls) { return calls % 16 < 2; }
+bool polls_time(uint32_t calls) { return calls % 16 < 2; }
 
 }  // namespace
 
@@ -363,14 +363,14 @@ void clock_after_slow_call() {
   if (dirty_over_floor()) keep_bound();
   ladder_after_call();
   const ThreadCache* cache = thread_state.cache;
-  if (cache != nullptr && !looks_at_time(cache->activity.get())) return;
-  look_at_time();
+  if (cache != nullptr && !polls_time(cache->activity.get())) return;
+  poll_time();
 }
 
 void clock_after_large_call() {
   if (dirty_over_floor()) keep_bound();
   ladder_after_call();
-  look_at_time();
+  poll_time();
 }
 
 // One call that frees so much also gives as much back: the bound on dirty memory must not hang on later calls. What has
@@ -395,7 +395,7 @@ bool count_call() {
   if (cache == nullptr) return true;
   const uint32_t calls = cache->activity.get() + 1;
   cache->activity.set(calls);
-  return looks_at_time(calls);
+  return polls_time(calls);
 }
 
 }  // namespace

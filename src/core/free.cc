@@ -9,9 +9,9 @@
 #include "cache/cpu_cache.h"
 #include "cache/thread_caches.h"
 #include "core/clock.h"
-#include "core/guards.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
+#include "insight/guards.h"
 #include "os/report.h"
 #include "space/huge.h"
 #include "space/large.h"
@@ -124,7 +124,7 @@ void release_slow(void* object, const char* function) {
   }
   if (code == kCodeGuarded) return release_guarded(object, function);
   if (is_watched(object)) return release_watched(object, bin_id(code), function);
-  if (*thread_tops.top[code] == object) return report_double_free(function, object, bin_id(code));
+  if (*thread_cursors.cursor[code] == object) return report_double_free(function, object, bin_id(code));
   if (ThreadCache* cache = thread_cache()) {
     thread_cache_overflow(cache, bin_id(code), object, function);
   } else {
@@ -175,7 +175,8 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
 void release_sized_slow(void* object, size_t size, const char* function) {
   if (object == nullptr) return;
   // The front is closed, and only sent the call here.
-  if (size <= kSmallTableMost && kSizes.small_top[size] == top_offset_at(object)) return release(object, function);
+  if (size <= kSmallTableMost && kSizes.small_cursor[size] == cursor_offset_at(object))
+    return release(object, function);
   Extent extent;
   if (!find_extent(object, function, &extent)) return;
   if (size > extent.usable_bytes) {

@@ -1,11 +1,11 @@
 // The open fast path of free. It fits one screen:
 //
 //   release(object)
-//     load the chunk's entry, which leads to its bin's top; load that
-//     *top == object     the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
-//     top's low 9 bits are 0     the magazine is full, or closed: not a bin's, watched, first use
+//     load the chunk's entry, which leads to its bin's cursor; load that
+//     *cursor == object   the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
+//     the cursor's low 9 bits are 0   the magazine is full, or closed: not a bin's, watched, first use
 //       either: release_slow: free.cc
-//     store the object below top, step top                                                              13 instructions
+//     store the object below the cursor, step the cursor                                                13 instructions
 //
 // An address of 2^47 and more reads beyond the chunk table and faults, as any use of it would.
 #pragma once
@@ -25,13 +25,13 @@ namespace folio {
 FOLIO_NOINLINE void release_slow(void* object, const char* function);
 
 FOLIO_INLINE void release(void* object, const char* function) {
-  const Top top(top_offset_at(object));
-  Slot* const at = top.load();
+  const Cursor cursor(cursor_offset_at(object));
+  Slot* const at = cursor.load();
   if (__builtin_expect(*at == object, false)) return release_slow(object, function);
   if (__builtin_expect(reinterpret_cast<uintptr_t>(at) % kMagazineBytes == 0, false))
     return release_slow(object, function);
   at[-1] = object;
-  top.step_down();
+  cursor.step_down();
 }
 
 // For callers that know the size. A size of another bin than the object's is looked at closely (a realloc in place,
@@ -40,9 +40,10 @@ FOLIO_INLINE void release(void* object, const char* function) {
 void release_sized_slow(void* object, size_t size, const char* function);
 
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
-  const unsigned top = top_offset_at(object);
+  const unsigned cursor = cursor_offset_at(object);
   // A code that is no bin has size 0 here.
-  const bool fits = size <= kSmallTableMost ? front_small_top(size) == top : size <= kSizes.info[top / kTopBytes].size;
+  const bool fits =
+      size <= kSmallTableMost ? front_small_cursor(size) == cursor : size <= kSizes.info[cursor / kCursorBytes].size;
   if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
   release(object, function);
 }

@@ -53,7 +53,7 @@ void ladder_start(Complain* complain) {
 }
 
 FOLIO_NOINLINE void ladder_keep() {
-  const Level before = level_now(), level = limit_look();
+  const Level before = level_now(), level = limit_poll();
   follow(level_now());
   if (level > before && pressure_has_functions()) housekeeper_call();
   if (level < kAtSoft) return;
@@ -83,12 +83,12 @@ void ladder_set(int64_t soft, int64_t hard) {
   limit_set(soft, hard);
   follow(level_now());
   if (limits_on() && level_now() >= kAtSoft) collect_everything("folio_set_limit");
-  limit_look();
+  limit_poll();
 }
 
-void ladder_look() {
+void ladder_poll() {
   if (options.pressure == kPressureOn) {
-    pressure_look(os::now_ms());
+    pressure_poll(os::now_ms());
     follow(level_now());
     // Relaxed: the housekeeper's own.
     if (limit_state.pressure.get() >= kAtSoft) purge_everything(PurgeWhich::kAll, kUnlimited);
@@ -96,7 +96,7 @@ void ladder_look() {
   if (limits_on()) ladder_keep();
   if (options.pressure == kPressureOn || limits_on()) {
     const Level highest = limit_take_highest();
-    if (pressure_has_functions()) pressure_tell(highest, os::now_ms());
+    if (pressure_has_functions()) pressure_notify(highest, os::now_ms());
   }
 }
 

@@ -33,8 +33,8 @@ bool ladder_is_tight();
 // Both limits, from now on. What is over goes at once.
 void ladder_set(int64_t soft, int64_t hard);
 
-// The housekeeper, at each look: the system's pressure, and the program's functions.
-void ladder_look();
+// The housekeeper, at each poll: the system's pressure, and the program's functions.
+void ladder_poll();
 bool ladder_wants_housekeeper();
 
 // A wish from outside, as clock.h's CollectRequest. kKeep: that limit stays.

@@ -6,9 +6,9 @@
 #include "cache/thread_caches.h"
 #include "config/options.h"
 #include "core/clock.h"
-#include "core/guards.h"
 #include "core/ladder.h"
-#include "core/profile_file.h"
+#include "insight/guards.h"
+#include "insight/profile_file.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
@@ -55,8 +55,8 @@ void after_fork_in_child() {
 }
 
 // Validates what the thread that calls exit has freed lately, before it is too late; and ends the profile's file.
-[[gnu::destructor]] void look_at_exit() {
-  if (options.errors != kErrorsIgnore) thread_cache_look("exit");
+[[gnu::destructor]] void validate_at_exit() {
+  if (options.errors != kErrorsIgnore) thread_cache_validate("exit");
   profile_file_end();
 }
 

@@ -13,10 +13,10 @@
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
 #include "core/clock.h"
-#include "core/guards.h"
 #include "core/ladder.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
+#include "insight/guards.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/pages.h"
@@ -153,7 +153,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
 
 void* allocate_medium(size_t size) {
   if (size > kMediumMost) return allocate_slow(size);
-  void* object = pop_object(front_medium_bin(size) * kTopBytes);
+  void* object = pop_object(front_medium_bin(size) * kCursorBytes);
   return object != nullptr ? object : allocate_slow(size);
 }
 
@@ -166,15 +166,15 @@ FOLIO_NOINLINE void* refill(size_t size) {
 }
 
 // Where the front is closed, or was a moment ago, the bin's magazine may hold what is wanted.
-FOLIO_INLINE void* pop_or_refill(unsigned top_offset, size_t size) {
-  void* const object = pop_object(top_offset);
+FOLIO_INLINE void* pop_or_refill(unsigned cursor_offset, size_t size) {
+  void* const object = pop_object(cursor_offset);
   return object != nullptr ? object : refill(size);
 }
 
 FOLIO_INLINE void* allocate_unseen(size_t size) {
-  if (__builtin_expect(size <= kSmallTableMost, true)) return pop_or_refill(kSizes.small_top[size], size);
+  if (__builtin_expect(size <= kSmallTableMost, true)) return pop_or_refill(kSizes.small_cursor[size], size);
   if (size > kMediumMost) return allocate_beyond_bins(size, 1, false);
-  return pop_or_refill(kSizes.medium_bin[(size + 63) / 64] * kTopBytes, size);
+  return pop_or_refill(kSizes.medium_bin[(size + 63) / 64] * kCursorBytes, size);
 }
 
 FOLIO_NOINLINE void* allocate_chosen(size_t size) {
@@ -223,7 +223,7 @@ void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
   const BinId bin = aligned_bin(alignment, size);
   if (bin == BinId::kNone) return allocate_beyond_bins(size, alignment, zeroed);
   bool zero = false;
-  void* object = pop_object(index(bin) * kTopBytes);
+  void* object = pop_object(index(bin) * kCursorBytes);
   if (object == nullptr) object = allocate_in_bin(bin, &zero);
   // An object of a larger bin, where memory is short, may not be aligned.
   if (object != nullptr && reinterpret_cast<uintptr_t>(object) % alignment != 0) {

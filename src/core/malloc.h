@@ -1,10 +1,10 @@
 // The open fast path of malloc. It fits one screen:
 //
 //   allocate(size)
-//     size <= 1024       the bin's top from a table by size; load it, load *top; not null: step top, done     11
+//     size <= 1024       the bin's cursor from a table by size; load it, load *cursor; not null: step it, done     11
 //                        instructions
 //     size <= 32832      allocate_medium: the same by a second table
-//     else, or *top is null (empty, or closed: not set up)      allocate_slow: malloc.cc
+//     else, or *cursor is null (empty, or closed: not set up)      allocate_slow: malloc.cc
 //
 // Nothing else is tested: first use, a closed path and an empty magazine share the one branch.
 #pragma once
@@ -29,17 +29,17 @@ void* allocate_in_bin(BinId bin, bool* zero);
 void* allocate_zeroed(size_t size);
 void* allocate_aligned(size_t alignment, size_t size, bool zeroed);
 
-FOLIO_INLINE void* pop_object(unsigned top_offset) {
-  const Top top(top_offset);
-  void* object = *top.load();
+FOLIO_INLINE void* pop_object(unsigned cursor_offset) {
+  const Cursor cursor(cursor_offset);
+  void* object = *cursor.load();
   if (__builtin_expect(object == nullptr, false)) return nullptr;
-  top.step_up();
+  cursor.step_up();
   return object;
 }
 
 FOLIO_INLINE void* allocate(size_t size) {
   if (__builtin_expect(size > kSmallTableMost, false)) return allocate_medium(size);
-  void* object = pop_object(front_small_top(size));
+  void* object = pop_object(front_small_cursor(size));
   if (__builtin_expect(object == nullptr, false)) return allocate_slow(size);
   return object;
 }

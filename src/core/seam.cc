@@ -3,9 +3,9 @@
 
 #include "arch/arch.h"
 #include "cache/thread_cache.h"
-#include "core/countdown.h"
-#include "core/guards.h"
-#include "core/samples.h"
+#include "insight/countdown.h"
+#include "insight/guards.h"
+#include "insight/samples.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
@@ -26,15 +26,15 @@ namespace {
 
 constexpr Front true_front() {
   Front f{};
-  for (size_t i = 0; i <= kSmallTableMost; ++i) f.small_top[i] = kSizes.small_top[i];
+  for (size_t i = 0; i <= kSmallTableMost; ++i) f.small_cursor[i] = kSizes.small_cursor[i];
   for (size_t i = 0; i <= kMediumMost / 64; ++i) f.medium_bin[i] = kSizes.medium_bin[i];
   return f;
 }
 
 void fill_front(bool close) {
   for (size_t i = 0; i <= kSmallTableMost; ++i) {
-    const uint16_t top = close ? uint16_t{0} : kSizes.small_top[i];
-    reinterpret_cast<Hint<uint16_t>&>(front.small_top[i]).set(top);
+    const uint16_t cursor = close ? uint16_t{0} : kSizes.small_cursor[i];
+    reinterpret_cast<Hint<uint16_t>&>(front.small_cursor[i]).set(cursor);
   }
   for (size_t i = 0; i <= kMediumMost / 64; ++i) {
     const uint8_t bin = close ? uint8_t{0} : kSizes.medium_bin[i];
@@ -117,10 +117,10 @@ uint64_t choose(size_t size, uint64_t interval) {
 }
 
 void count(size_t size) {
-  constexpr uint64_t kLookEach = 1024;
+  constexpr uint64_t kPollEach = 1024;
   SeamCounts& counts = shard();
   const unsigned bin = size <= kMediumMost ? index(bin_of(size)) : 0;
-  if (counts.calls[bin].add(1) % kLookEach == 0) open_if_left();
+  if (counts.calls[bin].add(1) % kPollEach == 0) open_if_left();
   counts.bytes.add(size);
 }
 

@@ -1,10 +1,10 @@
 // The seam: every malloc of every thread can be made to take the slow path, while they run, by data alone, and costs
 // nothing until then.
 //
-//   open     malloc's fast path finds the top of a size's bin in `front`. Each slow path reads the mode anyway
+//   open     malloc's fast path finds the cursor of a size's bin in `front`. Each slow path reads the mode anyway
 //            (lifecycle.h: start).
-//   closed   everywhere in `front` is bin 0, whose top is closed for good: every malloc takes the slow path, finds the
-//            mode, calls seam_see, and is served by the true tables (size_classes.h).
+//   closed   everywhere in `front` is bin 0, whose cursor is closed for good: every malloc takes the slow path, finds
+//            the mode, calls seam_see, and is served by the true tables (size_classes.h).
 //   guarding closed, for guarded objects alone (guards.h): what the process is in place of open where it has these.
 //            Calls are not counted, and but for the few that are chosen each does little more than when open.
 //
@@ -29,7 +29,7 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
-#include "core/countdown.h"
+#include "insight/countdown.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -40,16 +40,17 @@ extern Atomic<uint32_t> seam_mode;
 // As in kSizes. Plain numbers, so that they are there before any constructor runs; read and written through the
 // functions below. Another process writes them byte by byte, maybe: so only the low byte of an entry may ever change.
 struct Front {
-  uint16_t small_top[kSmallTableMost + 1];
+  uint16_t small_cursor[kSmallTableMost + 1];
   uint8_t medium_bin[kMediumMost / 64 + 1];
 };
 extern Front front asm("folio_front");
-static_assert(kSizes.small_top[kSmallTableMost] < 256);
-static_assert(offsetof(sizes::Tables, medium_bin) - offsetof(sizes::Tables, small_top) == offsetof(Front, medium_bin));
+static_assert(kSizes.small_cursor[kSmallTableMost] < 256);
+static_assert(offsetof(sizes::Tables, medium_bin) - offsetof(sizes::Tables, small_cursor) ==
+              offsetof(Front, medium_bin));
 
 // What is stale by a moment is the true bin or bin 0, and both serve the call.
-FOLIO_INLINE unsigned front_small_top(size_t size) {
-  return reinterpret_cast<Hint<uint16_t>&>(front.small_top[size]).get();
+FOLIO_INLINE unsigned front_small_cursor(size_t size) {
+  return reinterpret_cast<Hint<uint16_t>&>(front.small_cursor[size]).get();
 }
 FOLIO_INLINE unsigned front_medium_bin(size_t size) {
   return reinterpret_cast<Hint<uint8_t>&>(front.medium_bin[(size + 63) / 64]).get();

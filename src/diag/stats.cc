@@ -5,7 +5,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
-#include "core/guards.h"
+#include "insight/guards.h"
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"

@@ -1,4 +1,4 @@
-// The contract with the operating system for guarded objects (core/guards.h): pages that fault, who is told of the
+// The contract with the operating system for guarded objects (insight/guards.h): pages that fault, who is told of the
 // fault, and which file a code address is of. As in os.h no function allocates, takes a lock of this process or changes
 // errno, but for on_fault; all but that are safe in a signal handler.
 #pragma once
@@ -38,11 +38,12 @@ struct Fault {
 
 using OnFault = void(const Fault&);
 
-// From now on each fault of memory (SIGSEGV) calls `told` first, in a signal handler on the thread that faulted; then
-// it goes to what had the signal before: the program's handler, or the end of the process, as if nobody had been told.
+// From now on each fault of memory (SIGSEGV) calls `handler` first, in a signal handler on the thread that faulted;
+// then it goes to what had the signal before: the program's handler, or the end of the process, as if nobody had been
+// told.
 // A handler that the program sets later takes the place of this one. For the start of the process, once. False if the
 // system refuses.
-bool on_fault(OnFault* told);
+bool on_fault(OnFault* handler);
 
 // ---- Code ----
 

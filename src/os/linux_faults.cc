@@ -37,7 +37,7 @@ bool forbid(void* address, size_t bytes) { return !failed(call(SYS_mprotect, add
 
 namespace {
 
-constinit OnFault* told_of_faults = nullptr;
+constinit OnFault* fault_handler = nullptr;
 // What had the signal before. A handler that wants to be called once only has been, when it is the default action.
 constinit struct sigaction before {};
 
@@ -121,7 +121,7 @@ void take_fault(int signal, siginfo_t* info, void* context) {
     const mcontext_t& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
     Fault fault{static_cast<const char*>(info->si_addr), access_of(machine), {}};
     read_registers(machine, fault.registers);
-    told_of_faults(fault);
+    fault_handler(fault);
   }
   errno = number;
   pass_on(signal, info, context);
@@ -156,8 +156,8 @@ void find_segment(Module* module) {
 
 }  // namespace
 
-bool on_fault(OnFault* told) {
-  told_of_faults = told;
+bool on_fault(OnFault* handler) {
+  fault_handler = handler;
   struct sigaction now {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0) return false;
   if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == take_fault) return true;

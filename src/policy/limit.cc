@@ -63,7 +63,7 @@ Text& begin(Text& line, const Asked& asked, int64_t value) {
   return line << static_cast<uint64_t>(value) << "\": ";
 }
 
-constexpr char kNotTold[] = "/proc/self/cgroup and /proc/self/mountinfo do not say which memory cgroup this is; ";
+constexpr char kNotKnown[] = "/proc/self/cgroup and /proc/self/mountinfo do not say which memory cgroup this is; ";
 
 int64_t share_of(const MemoryCgroup& cgroup, int64_t value, const Asked& asked, Complain* complain) {
   const auto machine = static_cast<int64_t>(os::physical_bytes());
@@ -77,7 +77,7 @@ int64_t share_of(const MemoryCgroup& cgroup, int64_t value, const Asked& asked, 
     say(line, complain);
   } else if (!cgroup.known) {
     note_problem(kShareOfMachine << asked.shift);
-    begin(line, asked, value) << kNotTold << "of the machine's memory that is "
+    begin(line, asked, value) << kNotKnown << "of the machine's memory that is "
                               << static_cast<uint64_t>(whole / 100 * -value) << " bytes, which holds";
     say(line, complain);
   }
@@ -89,7 +89,7 @@ int64_t of_cgroup(const MemoryCgroup& cgroup, int64_t value, const Asked& asked,
   note_problem((cgroup.known ? kNoCgroupLimit : kCgroupUnknown) << asked.shift);
   Text line;
   begin(line, asked, value) << (cgroup.known ? "the cgroup of this process has no memory limit, nor has one above it; "
-                                             : kNotTold)
+                                             : kNotKnown)
                             << "there is no " << asked.which << " limit";
   say(line, complain);
   return 0;
@@ -148,7 +148,7 @@ void limit_set(int64_t soft, int64_t hard) {
   memory_room.most_small.set(hard == 0 ? MemoryRoom::kUnlimited : hard);
   memory_room.most_large.set(hard == 0 ? MemoryRoom::kUnlimited : bulk);
   vain_held.set(0);
-  limit_look();
+  limit_poll();
 }
 
 Level level_now() {
@@ -157,7 +157,7 @@ Level level_now() {
   return static_cast<Level>(own > system ? own : system);
 }
 
-Level limit_look() {
+Level limit_poll() {
   const int64_t held = held_bytes();
   const uint32_t before = limit_state.level.get();
   uint32_t level = level_at(held);

@@ -64,7 +64,7 @@ inline bool limits_on() { return limit_state.begins.get() != 0; }
 int64_t limit_reserve(int64_t hard);
 
 // The level for what is held now; it falls only when some less is held than where it began. Notes it.
-Level limit_look();
+Level limit_poll();
 // The higher of two levels, the limits' and the system's; and the highest that this was since the last call of the
 // second function.
 Level level_now();

@@ -46,7 +46,7 @@ bool keep_in(const char* folder, const char* name, os::KeptFile* file) {
   return path.length() < os::kPathMost && os::keep_file(path.data(), file);
 }
 
-// What happened between two looks, as a level.
+// What happened between two polls, as a level.
 uint32_t level_between(const Seen& before, const Seen& now) {
   const auto ms = static_cast<int64_t>(now.at_ms - before.at_ms);
   if (ms <= 0) return kCalm;
@@ -61,8 +61,8 @@ uint32_t level_between(const Seen& before, const Seen& now) {
 struct Place {
   Atomic<PressureFunction*> function;  // set once, so that no level is taken for another function's
   Atomic<int> level;                   // 0: not to be called
-  uint32_t told = kCalm;               // the housekeeper's own, both
-  uint64_t told_ms = 0;
+  uint32_t notified = kCalm;           // the housekeeper's own, both
+  uint64_t notified_ms = 0;
 };
 constinit Place places[kPressureFunctions];
 constinit Atomic<uint32_t> functions{0};
@@ -91,7 +91,7 @@ void pressure_start(Complain* complain) {
   options.pressure = kPressureOff;
 }
 
-void pressure_look(uint64_t now_ms) {
+void pressure_poll(uint64_t now_ms) {
   if (options.pressure == kPressureOff) return;
   char text[512];
   Seen now{now_ms, 0, 0, 0, 0};
@@ -122,16 +122,16 @@ bool pressure_call(int level, PressureFunction* function) {
 
 bool pressure_has_functions() { return functions.load(order::relaxed) != 0; }  // relaxed: a hint
 
-void pressure_tell(Level highest, uint64_t now_ms) {
+void pressure_notify(Level highest, uint64_t now_ms) {
   for (Place& place : places) {
     PressureFunction* const function = place.function.load(order::relaxed);       // relaxed: see Place
     const auto wanted = static_cast<uint32_t>(place.level.load(order::relaxed));  // relaxed: see Place
     const bool reached = function != nullptr && wanted != 0 && highest >= wanted;
-    const bool again = place.told >= highest && now_ms < place.told_ms + kAgainMs;
-    if (!reached) place.told = kCalm;
+    const bool again = place.notified >= highest && now_ms < place.notified_ms + kAgainMs;
+    if (!reached) place.notified = kCalm;
     if (!reached || again) continue;
-    place.told = highest;
-    place.told_ms = now_ms;
+    place.notified = highest;
+    place.notified_ms = now_ms;
     function(static_cast<int>(highest));
   }
 }

@@ -2,7 +2,7 @@
 // that are called when it, or the limits', rises. Files are opened when the process starts, with the option, and read
 // by the housekeeper only; functions are called by the housekeeper only.
 //
-//   level    threads of the cgroup (or of all) waited for memory since the look before    or the cgroup
+//   level    threads of the cgroup (or of all) waited for memory since the poll before    or the cgroup
 //   kNear    5 % of the time, some of them                                                met memory.max or .high
 //   kTight   15 % of the time, some of them
 //   kAtSoft  10 % of the time, all of them                                                was out of memory
@@ -20,7 +20,7 @@ namespace folio {
 void pressure_start(Complain* complain);
 
 // Reads them, and notes the level. Nothing without the option.
-void pressure_look(uint64_t now_ms);
+void pressure_poll(uint64_t now_ms);
 
 using PressureFunction = void(int level);
 inline constexpr unsigned kPressureFunctions = 16;
@@ -30,6 +30,6 @@ inline constexpr unsigned kPressureFunctions = 16;
 bool pressure_call(int level, PressureFunction* function);
 bool pressure_has_functions();  // one load
 // Calls those whose level `highest` reaches, the highest level since the call before.
-void pressure_tell(Level highest, uint64_t now_ms);
+void pressure_notify(Level highest, uint64_t now_ms);
 
 }  // namespace folio

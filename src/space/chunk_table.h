@@ -2,7 +2,7 @@
 // a huge object, or nothing of Folio's. `free` needs this one load. The table is address space; a program touches a
 // page or two of it. It is readable only, so that it costs nothing, but for the steps in which there are entries.
 //
-// An entry is the code times the size of a pointer: the offset of the bin's top among a thread's tops.
+// An entry is the code times the size of a pointer: the offset of the bin's cursor among a thread's cursors.
 //
 // Beside it, for slow paths, the descriptor map: from a chunk's number to its descriptor, two levels.
 //
@@ -41,8 +41,8 @@ FOLIO_INLINE Atomic<uint16_t>& chunk_entry(const void* address) {
 }
 
 // For addresses below 2^kAddressBits. Relaxed: whoever has the address got it after the entry was written.
-FOLIO_INLINE unsigned top_offset_at(const void* address) { return chunk_entry(address).load(order::relaxed); }
-FOLIO_INLINE unsigned chunk_code_unchecked(const void* address) { return top_offset_at(address) / kTopBytes; }
+FOLIO_INLINE unsigned cursor_offset_at(const void* address) { return chunk_entry(address).load(order::relaxed); }
+FOLIO_INLINE unsigned chunk_code_unchecked(const void* address) { return cursor_offset_at(address) / kCursorBytes; }
 
 // For any address; of a watched chunk its bin.
 inline unsigned chunk_code(const void* address) {
@@ -97,7 +97,7 @@ inline void set_chunk(Window* window, const void* chunk, void* descriptor, unsig
   // [descriptor] release: publishes the descriptor's contents; pairs with descriptor_at.
   window->descriptor[window_slot(chunk)].store(descriptor, order::release);
   // Relaxed: who has an address got it after this; who has none may find the code and no descriptor yet.
-  chunk_entry(chunk).store(static_cast<uint16_t>(code * kTopBytes), order::relaxed);
+  chunk_entry(chunk).store(static_cast<uint16_t>(code * kCursorBytes), order::relaxed);
 }
 
 }  // namespace folio

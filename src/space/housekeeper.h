@@ -8,9 +8,9 @@
 //           leave      ^                                    kCalled, kRung     (ring, by a thread that ends: from
 //                      +--- its next rest finds that ----------+                kAtWork too)
 //
-// Every change is one read-modify-write of the word, so a ring between a look at the threads and the rest after it is
-// not lost. It sleeps by a futex on the word: who rings or calls makes at most one system call, and none while nobody
-// rests. Nobody waits for the housekeeper.
+// Every change, but housekeeper_forget's, is one read-modify-write of the word, so a ring between a look at the threads
+// and the rest after it is not lost. It sleeps by a futex on the word: who rings or calls makes at most one system
+// call, and none while nobody rests. Nobody waits for the housekeeper.
 #pragma once
 
 #include <stdint.h>
@@ -36,7 +36,7 @@ extern __thread bool in_housekeeper;
 
 // Who lingers is not woken by a ring, but finds it afterwards: where threads come and go all the time, each end of one
 // would wake it.
-enum class Rest { kBetweenLooks, kUntilCalled, kLinger };
+enum class Rest { kBetweenPolls, kUntilCalled, kLinger };
 // kRefused: the system does not let it sleep.
 Woken housekeeper_rest(Rest rest, uint64_t ms);
 bool housekeeper_leave();  // false: it was rung meanwhile

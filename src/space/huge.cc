@@ -90,7 +90,7 @@ void put_waiting(HugeBlock& block) {
   (block.touched_bytes == 0 ? clean_blocks[block.order] : place_of(block).fresh).push(&block);
 }
 
-HugeBlock* pop_if_any(BlockStack& stack) { return stack.looks_empty() ? nullptr : stack.pop(); }
+HugeBlock* pop_if_any(BlockStack& stack) { return stack.peek_empty() ? nullptr : stack.pop(); }
 
 HugeBlock* pop(unsigned order, unsigned part) {
   HugeBlock* block = pop_if_any(waiting[order][part].fresh);
@@ -101,7 +101,7 @@ HugeBlock* pop(unsigned order, unsigned part) {
 // these waiting blocks are lost.
 HugeBlock* pop_oldest(Waiting& w) {
   if (HugeBlock* block = pop_if_any(w.old)) return block;
-  if (w.fresh.looks_empty()) return nullptr;
+  if (w.fresh.peek_empty()) return nullptr;
   HugeBlock* next = nullptr;
   for (HugeBlock* block = w.fresh.pop_all(); block != nullptr; block = next) {
     next = block->link.load(order::relaxed);  // relaxed: the list is ours
@@ -227,7 +227,7 @@ namespace {
 bool unmap_all(BlockStack& stack) {
   bool any = false;
   HugeBlock* next = nullptr;
-  for (HugeBlock* block = stack.looks_empty() ? nullptr : stack.pop_all(); block != nullptr; block = next) {
+  for (HugeBlock* block = stack.peek_empty() ? nullptr : stack.pop_all(); block != nullptr; block = next) {
     next = block->link.load(order::relaxed);  // relaxed: the list is ours
     size_t purged = 0;
     if (give_back(block, &purged)) {

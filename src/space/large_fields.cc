@@ -149,12 +149,12 @@ bool take_in(Field& f, Room r, unsigned count, unsigned step, unsigned* from) {
   return false;
 }
 
-constexpr unsigned kLooksMost = 32;  // in vain: each has lowered a hint, and the next call looks on
-constexpr unsigned kGuesses = 4;     // at fields that may have a run where it is to be, or not
+constexpr unsigned kChecksMost = 32;  // in vain: each has lowered a hint, and the next call looks on
+constexpr unsigned kGuesses = 4;      // at fields that may have a run where it is to be, or not
 
-Field* take_among(Room r, unsigned least, unsigned count, unsigned step, unsigned looks, unsigned* from) {
+Field* take_among(Room r, unsigned least, unsigned count, unsigned step, unsigned checks, unsigned* from) {
   FieldPlace at;
-  for (unsigned i = 0; i < looks; ++i) {
+  for (unsigned i = 0; i < checks; ++i) {
     Field* f = find_room(r, least, &at);
     if (f == nullptr) return nullptr;
     if (take_in(*f, r, count, step, from)) return f;
@@ -187,7 +187,7 @@ Field* guess_run(Room r, unsigned count, unsigned step, unsigned* from) {
 Field* take_of(Room r, unsigned count, unsigned step, unsigned* from) {
   const unsigned sure = sure_of(count, step);
   if (r == Room::kReady && sure > kRunMost) return nullptr;
-  Field* f = take_among(r, sure, count, step, kLooksMost, from);
+  Field* f = take_among(r, sure, count, step, kChecksMost, from);
   return f != nullptr || sure == count ? f : guess_run(r, count, step, from);
 }
 

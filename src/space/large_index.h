@@ -16,10 +16,11 @@
 //   raise   change what the hint is about; then, level by level from below, raise the hint unless it is seen raised.
 //   lower   lower the hint; then look again at what it is about, and raise it again if that asks for it.
 //
-// Raised is for a mark that it is set, for room that it is no less than the run is long. All these accesses are
-// sequentially consistent, so of a raiser and a lowerer one sees the other. Whoever finds a stale hint lowers it. A
-// thread that stops for ever between the two steps may hide room or dirty pages of a field, or of a group; each search
-// that finds nothing repairs one field, the next one each time (repair_field), with its group.
+// Raised is for a mark that it is set, for room that it is no less than the run is long. All accesses that raise or
+// lower, and the second looks, are sequentially consistent, so of a raiser and a lowerer one sees the other. A search's
+// first look is not: it acquires the field with its hint. Whoever finds a stale hint lowers it. A thread that stops for
+// ever between the two steps may hide room or dirty pages of a field, or of a group; each search that finds nothing
+// repairs one field, the next one each time (repair_field), with its group.
 #pragma once
 
 #include <stdint.h>

@@ -24,14 +24,14 @@ namespace folio {
 namespace {
 
 // *why, where it has room that cannot be used: it is not committed.
-unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, void** objects, unsigned want, bool* zero,
+unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** objects, unsigned want, bool* zero,
                          Commit* why) {
   Word& word = d.occupancy(folio);
   const uint64_t valid = d.valid(folio);
   const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides
-  const uint64_t free = fullness_of(now, valid) == looked_like ? valid & ~now : 0;
+  const uint64_t free = fullness_of(now, valid) == peeked ? valid & ~now : 0;
   if (free == 0) {
-    lower_folio(d, folio, looked_like);
+    lower_folio(d, folio, peeked);
     return 0;
   }
   // What a purge has left of it first; of objects of a page and more, that was looked for before.
@@ -52,7 +52,7 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness looked_like, vo
   }
   const uint64_t before = set_bits(d, folio, choice);
   const uint64_t mine = choice & ~before;
-  if (fullness_of(before | choice, valid) != looked_like) lower_folio(d, folio, looked_like);
+  if (fullness_of(before | choice, valid) != peeked) lower_folio(d, folio, peeked);
   if (mine == 0) return 0;
   if (zero != nullptr) *zero = is_untouched(d, folio * kFolioObjects + lowest_bit(mine));
   note_taken(d, folio, mine);

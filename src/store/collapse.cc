@@ -14,7 +14,7 @@ constinit Atomic<uint8_t> forks{0};
 
 namespace {
 
-constexpr unsigned kLooksMost = 4096;    // chunks a call: at most a cache miss or two each
+constexpr unsigned kChecksMost = 4096;   // chunks a call: at most a cache miss or two each
 constexpr unsigned kChunksMost = 16;     // collapsed a call, about 0.3 ms each
 constexpr uint64_t kEveryMs = 500;       // calls that do something
 constexpr unsigned kPauseMostShift = 7;  // after so many in vain in a row, of kEveryMs
@@ -74,10 +74,10 @@ bool wait_longer(CollapsePlace& place, uint64_t now) {
   return false;
 }
 
-bool look(Store& store, uint64_t now) {
+bool poll(Store& store, uint64_t now) {
   CollapsePlace& place = store.collapse;
   unsigned collapsed = 0;
-  for (unsigned looks = 0; looks < kLooksMost; ++looks) {
+  for (unsigned checks = 0; checks < kChecksMost; ++checks) {
     Descriptor* const d = next(store);
     if (d == nullptr && at_start(place)) {
       const auto apart = 5 * static_cast<uint64_t>(options.decay);
@@ -102,7 +102,7 @@ bool collapse_dense_chunks(Store& store) {
   const uint64_t now = os::now_ms();
   if (now < place.not_before) return place.awaited;
   if (at_start(place)) place.awaited = false;
-  return look(store, now);
+  return poll(store, now);
 }
 
 bool collapse_if_dense(Descriptor& d) { return is_dense(d) && collapse(d); }

@@ -296,14 +296,14 @@ PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& 
   const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
   ChunkPlace now = start;
   PurgeStepDone done{};
-  unsigned refused = 0, looks = 0;
+  unsigned refused = 0, checks = 0;
   const auto visit = [&](Descriptor& d) {
     done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift, &refused);
     if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of it
     const unsigned dirty = age_chunk(d);
     if (dirty != 0 && dirty >= least_worth(d, step.worth_shift)) done.worthwhile = true;
     now.number = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
-    return ++looks < step.most_chunks;
+    return ++checks < step.most_chunks;
   };
   const auto visit_bins_below = [&](unsigned end) {
     for (; now.bin < end; now = {now.bin + 1, 0}) {

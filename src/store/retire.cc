@@ -13,7 +13,7 @@ namespace folio {
 
 namespace {
 
-bool looks_free(Descriptor& d) {
+bool peek_free(Descriptor& d) {
   for (unsigned folio = 0; folio < d.info().folios; ++folio) {
     if (d.occupancy(folio).load(order::relaxed) != 0) return false;  // relaxed: a guess, the claim decides
   }
@@ -48,7 +48,7 @@ void keep(Descriptor& d) {
 }
 
 bool retire(Descriptor& d) {
-  if (!looks_free(d)) return false;
+  if (!peek_free(d)) return false;
   if (!close_commit(d)) return false;
   const Objects all{0, d.info().objects};
   PageChange change;

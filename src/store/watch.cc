@@ -20,7 +20,7 @@ void watch_free(Store& store, BinId bin, const void* address) {
   store.watched.store(store.watched.load(order::relaxed) + 1, order::relaxed);
   // Relaxed: any value it has had leads to the bin.
   if (!watch_wanted(store, bin))
-    chunk_entry(address).store(static_cast<uint16_t>(index(bin) * kTopBytes), order::relaxed);
+    chunk_entry(address).store(static_cast<uint16_t>(index(bin) * kCursorBytes), order::relaxed);
 }
 
 }  // namespace folio

@@ -1,11 +1,12 @@
 // The watch: the first frees of a process, by bin and in all, go one by one straight to their folios, where what is
 // wrong shows at once and exactly. It costs the fast path nothing: the entry of a watched chunk in the chunk table is a
-// code whose tops are always closed, so that each free there is a slow one, while mallocs pop from the bin's magazines.
+// code whose cursors are always closed, so that each free there is a slow one, while mallocs pop from the bin's
+// magazines.
 //
 // A chunk that is opened while its bin is watched is. When the bin has had its share, the next free in such a chunk
 // makes its entry an ordinary one.
 //
-// Rejected: the first frees of each thread, which need a closed top, and so mallocs that are as slow.
+// Rejected: the first frees of each thread, which need a closed cursor, and so mallocs that are as slow.
 //
 // Who may touch it: everybody; its counts are estimates.
 #pragma once

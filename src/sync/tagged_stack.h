@@ -61,7 +61,7 @@ class TaggedStack {
   Node* top() const { return node_of(head_.load(order::relaxed)); }
 
   // Whether it looked empty a moment ago.
-  bool looks_empty() const { return node_of(head_.load(order::relaxed)) == nullptr; }  // relaxed: a hint
+  bool peek_empty() const { return node_of(head_.load(order::relaxed)) == nullptr; }  // relaxed: a hint
 
  private:
   static constexpr uint64_t kTagMask = (uint64_t{1} << kTagBits) - 1;

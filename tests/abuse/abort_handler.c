@@ -13,7 +13,7 @@ static void on_abort(int signal_number) {
 
 int main(void) {
   signal(SIGABRT, on_abort);
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   free(opaque(object));
   heap_still_works();

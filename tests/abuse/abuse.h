@@ -52,7 +52,7 @@ static inline void tell_object(const volatile void *pointer) {
 }
 
 /* A new object, of which check.py has been told. */
-static inline char *told_object(size_t size) {
+static inline char *reported_object(size_t size) {
   char *object = (char *)opaque(malloc(size));
   require(object != NULL, "malloc");
   tell_object(object);
@@ -61,7 +61,7 @@ static inline char *told_object(size_t size) {
 
 /* For guard:1, of which check.py has been told: at the end of its page, with no byte left behind it where the size is a
  * multiple of 16; or at the start. */
-static inline char *told_guarded_object(size_t size, int at_end) {
+static inline char *reported_guarded_object(size_t size, int at_end) {
   for (;;) {
     char *object = (char *)opaque(malloc(size));
     require(object != NULL, "malloc");

@@ -91,7 +91,7 @@ def expectations(source: Path) -> list[Expected]:
     ]
 
 
-def told(stdout: str) -> dict[str, str]:
+def reported(stdout: str) -> dict[str, str]:
     """The facts that the program told as name=value lines."""
     return dict(line.split("=", 1) for line in stdout.splitlines() if "=" in line)
 
@@ -132,7 +132,7 @@ def run(program: Path, expected: Expected) -> list[str]:
         )
     except subprocess.TimeoutExpired:
         return [f"did not end within {TIMEOUT_S} s"]
-    facts = told(done.stdout)
+    facts = reported(done.stdout)
     wrong = []
     if done.returncode not in expected.statuses:
         wrong.append(f"status {done.returncode}, expected {expected.statuses} {facts.get('failed', '')}")

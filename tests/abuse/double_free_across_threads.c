@@ -12,7 +12,7 @@ static void *free_and_collect(void *object) {
 }
 
 int main(void) {
-  char *object = told_object(1200);
+  char *object = reported_object(1200);
   free(object);
   pthread_t thread;
   require(pthread_create(&thread, NULL, free_and_collect, opaque(object)) == 0, "pthread_create");

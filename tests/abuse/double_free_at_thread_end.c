@@ -13,7 +13,7 @@ static void *free_twice(void *unused) {
   static char *warm[kWarm], *others[kOthers];
   for (int i = 0; i < kWarm; i++) warm[i] = (char *)opaque(malloc(64));
   for (int i = 0; i < kWarm; i++) free(warm[i]);
-  char *object = told_object(64);
+  char *object = reported_object(64);
   for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(64));
   free(object);
   for (int i = 0; i < kOthers; i++) free(others[i]);

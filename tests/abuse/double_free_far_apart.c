@@ -7,7 +7,7 @@ enum { kOthers = 2000 };
 int main(void) {
   static char *others[kOthers];
   for (int i = 0; i < kOthers; i++) others[i] = (char *)malloc(64);
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   for (int i = 0; i < kOthers / 2; i++) free(others[i]);
   free(opaque(object));

@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(200);
+  char *object = reported_object(200);
   folio_free(object);
   folio_free(opaque(object));
   heap_still_works();

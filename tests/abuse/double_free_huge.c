@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(10u << 20);
+  char *object = reported_object(10u << 20);
   memset(object, 1, 10u << 20);
   free(object);
   free(opaque(object));

@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(100 * 1024);
+  char *object = reported_object(100 * 1024);
   memset(object, 1, 100 * 1024);
   free(object);
   free(opaque(object));

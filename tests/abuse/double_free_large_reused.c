@@ -8,7 +8,7 @@ int main(void) {
   tell("inner", object);
   free(below);
   free(object);
-  char *both = told_object(800 * 1024);
+  char *both = reported_object(800 * 1024);
   require(both < object && object < both + 800 * 1024, "their granules merged");
   free(opaque(object));
   memset(both, 1, 800 * 1024);

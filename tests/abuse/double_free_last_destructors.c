@@ -13,7 +13,7 @@ static void destroy(void *round) {
     require(pthread_setspecific(key, (void *)((uintptr_t)round + 1)) == 0, "pthread_setspecific");
     return;
   }
-  char *object = told_object(176);
+  char *object = reported_object(176);
   free(object);
   free(other);
   free(opaque(object));

@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(64);
+  char *object = reported_object(64);
   char *other = (char *)malloc(64);
   char *another = (char *)malloc(64);
   free(object);

@@ -19,7 +19,7 @@ int main(void) {
     for (int i = 0; i < kOthers; i++) free(others[i]);
   }
   burst();
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   free(others[0]);
   free(opaque(object));

@@ -5,7 +5,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(16000);
+  char *object = reported_object(16000);
   free(object);
   free(opaque(object));
   tell("went_on", object);

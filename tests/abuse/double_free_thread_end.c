@@ -13,7 +13,7 @@ static void *free_twice(void *object) {
 }
 
 int main(void) {
-  char *object = told_object(48);
+  char *object = reported_object(48);
   pthread_t thread;
   require(pthread_create(&thread, NULL, free_twice, object) == 0, "pthread_create");
   require(pthread_join(thread, NULL) == 0, "pthread_join");

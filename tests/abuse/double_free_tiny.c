@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(opaque_size(0));
+  char *object = reported_object(opaque_size(0));
   free(object);
   free(opaque(object));
   heap_still_works();

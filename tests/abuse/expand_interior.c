@@ -4,7 +4,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(256);
+  char *object = reported_object(256);
   tell("inside", object + 64);
   require(!folio_expand(opaque(object + 64), 10), "a refused expand returns false");
   heap_still_works();

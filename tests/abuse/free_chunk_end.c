@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(96);
+  char *object = reported_object(96);
   folio_place place;
   require(folio_locate(object, &place), "folio_locate");
   uintptr_t chunk_bytes = 2u << 20;

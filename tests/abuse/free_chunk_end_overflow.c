@@ -18,7 +18,7 @@ int main(void) {
   int n = 0;
   do others[n] = (char *)opaque(malloc(64));
   while (++n < kLeast || (n < kMost && folio_locate(last_place(others[n - 1]), &place)));
-  char *object = told_object(64);
+  char *object = reported_object(64);
   char *behind = last_place(object);
   tell("end", behind);
   free(opaque(behind));

@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(1000);
+  char *object = reported_object(1000);
   tell("inside", object + 512);
   free(opaque(object + 512));
   folio_collect();

@@ -10,7 +10,7 @@ enum { kOthers = 1024 };
 int main(void) {
   static char *others[kOthers];
   for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(96));
-  char *object = told_object(96);
+  char *object = reported_object(96);
   tell("inside", object + 32);
   free(opaque(object + 32));
   for (int i = 0; i < kOthers; i++) free(others[i]);

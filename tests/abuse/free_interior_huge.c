@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(11u << 20);
+  char *object = reported_object(11u << 20);
   tell("inside", object + 64);
   free(opaque(object + 64));
   memset(object, 1, 11u << 20);

@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(11u << 20);
+  char *object = reported_object(11u << 20);
   uintptr_t chunk_bytes = 2u << 20;
   char *inside = (char *)(((uintptr_t)object / chunk_bytes + 1) * chunk_bytes);
   tell("inside", inside);

@@ -4,7 +4,7 @@
 
 int main(void) {
   size_t size = (size_t)64 << 30;
-  char *object = told_object(size);
+  char *object = reported_object(size);
   char *inside = object + ((size_t)20 << 30);
   tell("inside", inside);
   free(opaque(inside));

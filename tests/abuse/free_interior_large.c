@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(300 * 1024);
+  char *object = reported_object(300 * 1024);
   tell("inner", object + 8192);
   free(opaque(object + 8192));
   memset(object, 1, 300 * 1024);

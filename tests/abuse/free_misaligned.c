@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(64);
+  char *object = reported_object(64);
   tell("inside", object + 1);
   free(opaque(object + 1));
   folio_collect();

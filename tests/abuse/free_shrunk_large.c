@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(3u << 20);
+  char *object = reported_object(3u << 20);
   require(realloc(object, 1u << 20) == object, "a large object shrinks in place");
   tell("tail", object + (2u << 20));
   free(opaque(object + (2u << 20)));

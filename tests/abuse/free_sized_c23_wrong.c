@@ -5,7 +5,7 @@
 extern void free_sized(void *object, size_t size);  // glibc 2.36 has no declaration yet
 
 int main(void) {
-  char *object = told_object(100);
+  char *object = reported_object(100);
   free_sized(opaque(object), opaque_size(3000));
   heap_still_works();
   free(object);

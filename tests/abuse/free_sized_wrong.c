@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(100);
+  char *object = reported_object(100);
   folio_free_sized(opaque(object), opaque_size(3000));
   heap_still_works();
   free(object);

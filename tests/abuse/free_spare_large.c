@@ -5,7 +5,7 @@
 #include <malloc.h>
 
 int main(void) {
-  char *object = told_object(33000);
+  char *object = reported_object(33000);
   char *behind = object + malloc_usable_size(object);
   tell("inner", behind);
   free(opaque(behind));

@@ -5,7 +5,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(64);
+  char *object = reported_object(64);
   uintptr_t tagged = (uintptr_t)object | (uintptr_t)1 << 48;
   tell("tagged", (void *)tagged);
   free(opaque((void *)tagged));

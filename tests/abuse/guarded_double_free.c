@@ -6,7 +6,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(200);
+  char *object = reported_object(200);
   free(object);
   free(opaque(object));
   tell("went_on", object);

@@ -6,7 +6,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(200);
+  char *object = reported_object(200);
   tell("at", object + 16);
   free(opaque(object + 16));
   memset(object, 1, 200);

@@ -20,7 +20,7 @@ int main(void) {
   mine.sa_flags = SA_SIGINFO;
   mine.sa_sigaction = handle;
   require(sigaction(SIGSEGV, &mine, &before) == 0, "sigaction");
-  char *object = told_guarded_object(112, 1);
+  char *object = reported_guarded_object(112, 1);
   tell("at", object + 112);
   return object[opaque_size(112)] == 1;
 }

@@ -6,7 +6,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_guarded_object(3008, 1);
+  char *object = reported_guarded_object(3008, 1);
   tell("at", object + 3015);
   return object[opaque_size(3015)] == 1;
 }

@@ -6,7 +6,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(100);
+  char *object = reported_object(100);
   ((char *)opaque(object))[100] = '\0';
   free(object);
   return 0;

@@ -7,7 +7,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_guarded_object(112, 1);
+  char *object = reported_guarded_object(112, 1);
   tell("at", object + 112);
   memset(object, 1, opaque_size(113));
   return 0;

@@ -7,7 +7,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_guarded_object(100, 0);
+  char *object = reported_guarded_object(100, 0);
   tell("at", object - 1);
   ((char *)opaque(object - 1))[0] = 1;
   return 0;

@@ -4,7 +4,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(200);
+  char *object = reported_object(200);
   free(object);
   ((char *)opaque(object))[0] = 1;
   return 0;

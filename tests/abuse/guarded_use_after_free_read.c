@@ -15,7 +15,7 @@ static void *free_it(void *object) {
 }
 
 int main(void) {
-  char *object = told_object(200);
+  char *object = reported_object(200);
   pthread_t thread;
   require(pthread_create(&thread, NULL, free_it, object) == 0 && pthread_join(thread, NULL) == 0, "thread");
   for (int i = 0; i < kOthers; i++) free(opaque(malloc(200)));

@@ -6,7 +6,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(200);
+  char *object = reported_object(200);
   char *moved = (char *)realloc(opaque(object), 5000);
   require(moved != NULL && moved != object, "realloc");
   tell("at", object);

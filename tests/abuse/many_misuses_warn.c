@@ -12,7 +12,7 @@ int main(void) {
   _Alignas(16) char foreign[64] = {0};
   tell("stack", foreign);
   free(opaque(foreign));
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   free(opaque(object));
   free(opaque(object));

@@ -4,7 +4,7 @@
 
 int main(void) {
   char *keep = (char *)malloc(64);
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   folio_collect();
   require(realloc(opaque(object), 60) == NULL, "a refused realloc returns null");

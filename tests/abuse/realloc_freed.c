@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   void *grown = realloc(opaque(object), 3000);
   folio_collect();

@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(10u << 20);
+  char *object = reported_object(10u << 20);
   free(object);
   require(realloc(opaque(object), 12u << 20) == NULL, "a refused realloc returns null");
   heap_still_works();

@@ -3,7 +3,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(500 * 1024);
+  char *object = reported_object(500 * 1024);
   free(object);
   require(realloc(opaque(object), 1u << 20) == NULL, "a refused realloc returns null");
   heap_still_works();

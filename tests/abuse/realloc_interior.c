@@ -4,7 +4,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(256);
+  char *object = reported_object(256);
   memset(object, 7, 256);
   tell("inside", object + 16);
   require(realloc(opaque(object + 16), 5000) == NULL, "a refused realloc returns null");

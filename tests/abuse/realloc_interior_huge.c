@@ -4,7 +4,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(9u << 20);
+  char *object = reported_object(9u << 20);
   tell("inside", object + (4u << 20));
   require(realloc(opaque(object + (4u << 20)), 20u << 20) == NULL, "a refused realloc returns null");
   memset(object, 1, 9u << 20);

@@ -5,7 +5,7 @@
 
 int main(void) {
   close(STDERR_FILENO);
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   free(opaque(object));
   heap_still_works();

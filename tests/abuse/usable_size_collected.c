@@ -6,7 +6,7 @@
 
 int main(void) {
   char *keep = (char *)malloc(64);
-  char *object = told_object(64);
+  char *object = reported_object(64);
   free(object);
   folio_collect();
   require(malloc_usable_size(opaque(object)) == 0, "no usable size");

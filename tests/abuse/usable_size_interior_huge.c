@@ -6,7 +6,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(9u << 20);
+  char *object = reported_object(9u << 20);
   tell("inside", object + (3u << 20));
   require(malloc_usable_size(opaque(object + (3u << 20))) == 0, "no usable size");
   heap_still_works();

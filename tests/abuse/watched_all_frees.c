@@ -10,7 +10,7 @@ int main(void) {
   static char *others[kOthers];
   for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(64));
   for (int i = 0; i < kOthers; i++) free(others[i]);
-  char *object = told_object(64);
+  char *object = reported_object(64);
   char *other = (char *)opaque(malloc(64));
   free(object);
   free(other);

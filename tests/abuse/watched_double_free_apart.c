@@ -9,7 +9,7 @@ enum { kOthers = 1000 };
 int main(void) {
   static char *others[kOthers];
   for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(200));
-  char *object = told_object(200);
+  char *object = reported_object(200);
   free(object);
   for (int i = 0; i < kOthers; i++) free(others[i]);
   free(opaque(object));

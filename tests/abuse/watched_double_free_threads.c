@@ -18,7 +18,7 @@ static void *free_with_others(void *object) {
 
 int main(void) {
   for (int i = 0; i < kOthers; i++) others[i] = (char *)opaque(malloc(24));
-  char *object = told_object(24);
+  char *object = reported_object(24);
   pthread_t thread;
   require(pthread_create(&thread, NULL, free_with_others, object) == 0, "pthread_create");
   require(pthread_join(thread, NULL) == 0, "pthread_join");

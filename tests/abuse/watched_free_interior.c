@@ -6,7 +6,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(3000);
+  char *object = reported_object(3000);
   tell("inside", object + 1500);
   free(opaque(object + 1500));
   tell("went_on", object);

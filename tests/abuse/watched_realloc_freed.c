@@ -5,7 +5,7 @@
 #include "abuse.h"
 
 int main(void) {
-  char *object = told_object(100);
+  char *object = reported_object(100);
   char *other = (char *)opaque(malloc(100));
   free(object);
   free(other);

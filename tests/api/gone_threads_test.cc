@@ -89,7 +89,7 @@ class GoneThread : public ::testing::TestWithParam<End> {
     pthread_attr_destroy(&attributes);
     ASSERT_EQ(pthread_join(thread, nullptr), 0);
   }
-  void end_untold(char* stack = nullptr) { run(GetParam().main, stack); }
+  void end_unreported(char* stack = nullptr) { run(GetParam().main, stack); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Ends, GoneThread, ::testing::ValuesIn(kEnds),
@@ -143,12 +143,12 @@ void* work_and_fork(void*) {
 // The next thread gets the same stack, and so the same thread-local storage.
 TEST_P(GoneThread, AnotherOnTheSameStackForks) {
   for (int i = 0; i < 5; i++) {
-    end_untold();
+    end_unreported();
     run(work_and_fork);
     ASSERT_EQ(fork_status, 0) << i;
   }
   char* const stack = new_stack();
-  end_untold(stack);
+  end_unreported(stack);
   run(work_and_fork, stack);
   EXPECT_EQ(fork_status, 0);
   munmap(stack, kStackBytes);
@@ -156,7 +156,7 @@ TEST_P(GoneThread, AnotherOnTheSameStackForks) {
 
 // Its owner lives, in a thread that does not fork, and goes on with what it has.
 TEST_P(GoneThread, AnotherOnTheSameStackWorksWhileMainForks) {
-  end_untold();
+  end_unreported();
   std::atomic<bool> stop{false}, started{false};
   std::thread worker([&] {
     while (!stop) {
@@ -172,7 +172,7 @@ TEST_P(GoneThread, AnotherOnTheSameStackWorksWhileMainForks) {
 
 TEST_P(GoneThread, ItsStackBecomesData) {
   char* const stack = new_stack();
-  end_untold(stack);
+  end_unreported(stack);
   for (const int byte : {0x41, 0xff, 0}) {
     memset(stack, byte, kStackBytes);
     EXPECT_EQ(forks_well(), 0);
@@ -198,7 +198,7 @@ TEST_P(GoneThread, ItsCacheServesOthers) {
   char* const stack = new_stack();
   auto some = [&](int count) {
     for (int i = 0; i < count; i++) {
-      end_untold(stack);
+      end_unreported(stack);
       memset(stack, 0, kStackBytes);
     }
   };
@@ -383,8 +383,8 @@ TEST(Statistics, WhereTheCopyIsRefused) {
 }
 
 #if defined(__x86_64__)
-// The moment between the look at where a thread's tops lie and their copy: the thread ends there, in the ordinary way,
-// and its stack becomes data.
+// The moment between the look at where a thread's cursors lie and their copy: the thread ends there, in the ordinary
+// way, and its stack becomes data.
 char* ending_stack;
 pthread_t ending_thread;
 std::atomic<bool> ending_may_end, ending_works, ending_done;
@@ -433,7 +433,7 @@ int statistics_while_a_thread_ends() {
   return result != 0 || ending_done ? result : 5;
 }
 
-TEST(Statistics, WhenAThreadEndsBeforeItsTopsAreCopied) {
+TEST(Statistics, WhenAThreadEndsBeforeItsCursorsAreCopied) {
   const int status = status_in_child(statistics_while_a_thread_ends);
   if (status == kNoFilters) GTEST_SKIP() << "no filters of system calls here";
   EXPECT_EQ(status, 0);

@@ -189,7 +189,7 @@ static void allocate_in_the_last_round(void *value) {
   }
 }
 
-static void *end_untold(void *raw) {
+static void *end_unreported(void *raw) {
   if (raw != NULL) {
     burst(64);
     syscall(SYS_exit, 0);
@@ -199,11 +199,11 @@ static void *end_untold(void *raw) {
 }
 
 /* The process ends when the program's threads have, also if nobody told the end of some. */
-static void main_leaves(void *(*untold)(void *), void *argument) {
+static void main_leaves(void *(*unreported)(void *), void *argument) {
   CHECK(pthread_key_create(&late_key, allocate_in_the_last_round) == 0);
   pthread_t threads[3];
   for (int i = 0; i < 2; i++) start(&threads[i], burst_in_thread, (void *)(uintptr_t)5000);
-  if (untold != NULL) start(&threads[2], untold, argument);
+  if (unreported != NULL) start(&threads[2], unreported, argument);
   pthread_exit(NULL);
 }
 
@@ -355,7 +355,7 @@ static int filtered(void) {
   pthread_t threads[2];
   for (int i = 0; i < 2; i++) start(&threads[i], all_kinds_in_thread, NULL);
   all_kinds_of_calls();
-  usleep(300000); /* looks of the housekeeper */
+  usleep(300000); /* polls of the housekeeper */
   const pid_t child = fork();
   if (child == 0) {
     all_kinds_of_calls();
@@ -420,8 +420,8 @@ int main(int count, char **arguments) {
   if (strcmp(mode, "inherits_nothing") == 0) return inherits_nothing();
   if (strcmp(mode, "alone_again") == 0) return alone_again();
   if (strcmp(mode, "main_leaves") == 0) main_leaves(NULL, NULL);
-  if (strcmp(mode, "main_leaves_late") == 0) main_leaves(end_untold, NULL);
-  if (strcmp(mode, "main_leaves_raw") == 0) main_leaves(end_untold, &late_key);
+  if (strcmp(mode, "main_leaves_late") == 0) main_leaves(end_unreported, NULL);
+  if (strcmp(mode, "main_leaves_raw") == 0) main_leaves(end_unreported, &late_key);
   if (strcmp(mode, "raw_copy") == 0) return raw_copy();
   if (strcmp(mode, "vfork_child") == 0) return vfork_child();
   if (strcmp(mode, "filtered") == 0) return filtered();

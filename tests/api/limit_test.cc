@@ -258,13 +258,13 @@ TEST(Limit, AContainerOfLittleMoreThanWhatIsLiveSuffices) {
 
 // ---- Functions ----
 
-std::atomic<int> told{-1};
+std::atomic<int> reported{-1};
 std::atomic<void *> cache{nullptr};
 std::atomic<unsigned> calls{0};
 
 void drop_cache(int level) {
   calls++;
-  told = level;
+  reported = level;
   free(opaque(malloc(5000)));
   free(cache.exchange(nullptr));
 }
@@ -273,12 +273,12 @@ TEST(Pressure, TheProgramsFunctionIsCalledNearTheLimit) {
   EXPECT_EQ(in_child([] {
               if (!folio_on_pressure(FOLIO_LEVEL_TIGHT, drop_cache)) return 1;
               usleep(300000);
-              if (told != -1) return 2;
+              if (reported != -1) return 2;
               cache = malloc(100 * kMiB);
               if (!folio_set_limit(limit_now().held + kMiB, 0)) return 3;
               for (int i = 0; i < 3000 && cache != nullptr; i++) usleep(10000);
               if (cache != nullptr) return 4;
-              if (told < FOLIO_LEVEL_TIGHT) return 5;
+              if (reported < FOLIO_LEVEL_TIGHT) return 5;
               // Far from the limit again it is quiet.
               usleep(2500000);
               const unsigned before = calls;

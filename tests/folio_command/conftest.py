@@ -70,14 +70,14 @@ def running(command: list[str], library: Path | None = LIBRARY, options: str = "
 def line_of(process: subprocess.Popen) -> str:
     """What it says, once it waits: on its way from the line to there it touches more pages."""
 
-    def look() -> tuple[str, str]:
+    def read() -> tuple[str, str]:
         time.sleep(0.002)
         of = Path(f"/proc/{process.pid}")
         return (of / "stat").read_text().rpartition(")")[2].split()[0], (of / "statm").read_text()
 
     assert process.stdout is not None
     line = process.stdout.readline()
-    eventually(lambda: (first := look())[0] == "S" and look() == first)
+    eventually(lambda: (first := read())[0] == "S" and read() == first)
     return line
 
 

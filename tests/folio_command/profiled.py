@@ -39,12 +39,12 @@ def taken(process: subprocess.Popen, interval: int, letters: str) -> Profile:
     """The profile of what the letters do, with a look after each."""
     session = Session(Reader(process.pid), interval)
     with profiled(session):
-        session.look()
+        session.poll()
         for letter in letters:
             tell(process, letter)
-            session.look()
-    session.look()
-    session.look_at_pages()
+            session.poll()
+    session.poll()
+    session.poll_pages()
     return session.profile()
 
 

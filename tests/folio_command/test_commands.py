@@ -167,22 +167,22 @@ class TestAll:
     def test_a_refusal_names_what_may_be_the_cause(self):
         usual = {"uids": {1000}, "own_uid": 1000, "may_all": False, "scope": 0, "filtered": False, "readable": True}
 
-        def told(**more):
+        def reported(**more):
             text = reason(**(usual | more))
             assert "\n" not in text
             return text
 
-        assert "it runs as root (uid 0), you are uid 12345: use sudo" in told(uids={0}, own_uid=12345)
-        assert "this root has no CAP_SYS_PTRACE" in told(own_uid=0)
-        assert told(uids={0}, own_uid=0).startswith("this root has no CAP_SYS_PTRACE: where this is a container")
-        assert "--cap-add SYS_PTRACE" in told(own_uid=0)
-        assert "use sudo, or `sudo sysctl kernel.yama.ptrace_scope=0`" in told(scope=1)
-        assert "ptrace_scope is 2, so its owner alone may not: use sudo" in told(scope=2)
-        assert "until the machine starts" in told(scope=3)
-        assert "set-user-id" in told(readable=False)
-        assert told(filtered=True).startswith("a seccomp filter is in force here")
-        assert "SYS_PTRACE" in told(filtered=True)
-        assert "although this user may look into every process" in told(may_all=True)
+        assert "it runs as root (uid 0), you are uid 12345: use sudo" in reported(uids={0}, own_uid=12345)
+        assert "this root has no CAP_SYS_PTRACE" in reported(own_uid=0)
+        assert reported(uids={0}, own_uid=0).startswith("this root has no CAP_SYS_PTRACE: where this is a container")
+        assert "--cap-add SYS_PTRACE" in reported(own_uid=0)
+        assert "use sudo, or `sudo sysctl kernel.yama.ptrace_scope=0`" in reported(scope=1)
+        assert "ptrace_scope is 2, so its owner alone may not: use sudo" in reported(scope=2)
+        assert "until the machine starts" in reported(scope=3)
+        assert "set-user-id" in reported(readable=False)
+        assert reported(filtered=True).startswith("a seccomp filter is in force here")
+        assert "SYS_PTRACE" in reported(filtered=True)
+        assert "although this user may look into every process" in reported(may_all=True)
 
     @pytest.mark.parametrize(
         "words", [["doctor"], ["doctor", "x"], ["nosuch"], ["bins", "1", "--nosuch"], ["where", "1"]]
@@ -292,7 +292,7 @@ class TestDoctor:
             assert found["rss"] == int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     @pytest.mark.parametrize("allocator", ["pymalloc", "malloc"])
-    def test_pools_of_pythons_own_are_told(self, allocator):
+    def test_pools_of_pythons_own_are_reported(self, allocator):
         command = ["env", f"PYTHONMALLOC={allocator}", "/usr/bin/python3", "-c", "print(flush=True); input()"]
         with running(command) as process:
             process.stdout.readline()
@@ -556,7 +556,7 @@ class TestRun:
         assert "at its memory, at " in said
         assert "PYTHONMALLOC" not in said
 
-    def test_pools_of_pythons_own_are_told(self, capsys):
+    def test_pools_of_pythons_own_are_reported(self, capsys):
         seen = Watch()
         show(self.watched(["env", "PYTHONMALLOC=pymalloc", "/usr/bin/python3", "-c"], seen), seen)
         assert "PYTHONMALLOC=malloc puts them on Folio" in capsys.readouterr().err

@@ -229,7 +229,7 @@ class TestCommand:
         assert "one of both" in folio("compare", "--example", "server", "--", "true").stderr
         assert "there is server, python" in folio("compare", "--example", "nosuch").stderr
 
-    def test_pools_of_pythons_own_are_told(self, tmp_path):
+    def test_pools_of_pythons_own_are_reported(self, tmp_path):
         command = ["compare", "-n", "1", "--scratch", tmp_path, "--json", "--", "python3", "-c", "print(1)"]
         notes = json.loads(folio(*command, PATH="/usr/bin:/bin", PYTHONMALLOC="pymalloc").stdout)["notes"]
         assert any("PYTHONMALLOC=malloc puts them on Folio" in note for note in notes)

@@ -135,12 +135,12 @@ class TestText:
 
     def test_private_and_shared(self):
         with heap("known", options=STILL) as (pid, _):
-            told = folio_json("doctor", pid)["sharing"]
+            reported = folio_json("doctor", pid)["sharing"]
             with open(f"/proc/{pid}/smaps_rollup") as file:
                 lines = dict(line.split()[:2] for line in file.readlines()[1:])
             text = folio_here("doctor", pid).stdout
-        assert told["private"] == (int(lines["Private_Clean:"]) + int(lines["Private_Dirty:"])) << 10
-        assert told["proportional"] == int(lines["Pss:"]) << 10
+        assert reported["private"] == (int(lines["Private_Clean:"]) + int(lines["Private_Dirty:"])) << 10
+        assert reported["proportional"] == int(lines["Pss:"]) << 10
         assert re.search(r"^private \S+ MiB, shared with others \S+ [KM]iB; its share of both \(PSS\) ", text, re.M)
 
     def test_where_the_kernel_does_not_say_it(self, tmp_path):
@@ -152,11 +152,11 @@ class TestPadding:
         with heap("known", options=STILL) as (pid, _):
             parts = explain(Reader(pid))
         parts.bins[0].padding = 5 << 20
-        told = of_padding(parts, locked=False, never=False)
-        assert "(5.0 MiB of small objects)" in told.cause
-        assert "Folio asks for these itself" in told.cause
-        assert "huge_pages:never" in told.advice
-        assert "/sys/kernel" not in told.cause + told.advice
+        reported = of_padding(parts, locked=False, never=False)
+        assert "(5.0 MiB of small objects)" in reported.cause
+        assert "Folio asks for these itself" in reported.cause
+        assert "huge_pages:never" in reported.advice
+        assert "/sys/kernel" not in reported.cause + reported.advice
         assert "huge_pages:never does without" not in of_padding(parts, locked=False, never=True).advice
 
     def test_locked_memory_is_another_cause(self):

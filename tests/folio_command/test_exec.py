@@ -118,8 +118,8 @@ class TestCommands:
             after(patch, 3, process)
             done = folio_here(words[0], process.pid, *words[1:], "--every", "0.1", "--times", "5")
         assert done.returncode == 0, done.stderr
-        told = f"process {process.pid} began another program (exec): heap known; what is shown begins there\n"
-        assert done.stderr == told
+        reported = f"process {process.pid} began another program (exec): heap known; what is shown begins there\n"
+        assert done.stderr == reported
         if words[0] == "top":
             looks = [json.loads(line) for line in done.stdout.splitlines()]
             assert len(looks) == 5
@@ -209,11 +209,11 @@ class TestRun:
             assert "the largest of 1 look at its memory" in said
             assert "differ by" not in said
 
-    def test_a_look_far_from_the_peak_is_told(self, capsys):
+    def test_a_look_far_from_the_peak_is_reported(self, capsys):
         with running([str(HEAP), "known"]) as process:
             line_of(process)
             seen = Watch()
-            seen.look(Reader(process.pid))
+            seen.read(Reader(process.pid))
             usage = resource.getrusage(resource.RUSAGE_SELF)
             seen.peak = 10 * seen.parts.rss
             show(summary(["x"], 1.0, 0, usage, seen, 1 << 60), seen)

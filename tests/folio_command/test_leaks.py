@@ -32,20 +32,20 @@ def plain(addresses):
 
 def found_in(pid):
     """Addresses of all leaks."""
-    done = leaks.look_for(Reader(pid), 0.2)
+    done = leaks.search_for(Reader(pid), 0.2)
     return plain(done.last.view.objects.bases(done.numbers).tolist())
 
 
-def all_of(told):
-    return plain(told["direct"] + told["indirect"] + told["lone"])
+def all_of(reported):
+    return plain(reported["direct"] + reported["indirect"] + reported["lone"])
 
 
 class TestPlanted:
     @pytest.mark.parametrize("program", [PLANTED, PLANTED_STATIC])
     def test_all_and_nothing_else(self, program):
-        with planted("leaks", 20000, program=program) as (process, told):
-            assert len(all_of(told)) in (LEAKS, LEAKS - 1)
-            assert found_in(process.pid) == all_of(told)
+        with planted("leaks", 20000, program=program) as (process, reported):
+            assert len(all_of(reported)) in (LEAKS, LEAKS - 1)
+            assert found_in(process.pid) == all_of(reported)
 
     def test_one_look_where_all_is_reached(self):
         with planted("mixed", 2000) as (process, _):
@@ -55,51 +55,51 @@ class TestPlanted:
 
     def test_samples_hide_nothing(self, tmp_path):
         """They hold addresses of leaks, and copies of stacks that had them; also where they lie in a file."""
-        with planted("leaks", 20000, options=f"profile:4096,profile_file:{tmp_path}/profile") as (process, told):
+        with planted("leaks", 20000, options=f"profile:4096,profile_file:{tmp_path}/profile") as (process, reported):
             assert list(tmp_path.iterdir())
-            assert found_in(process.pid) == all_of(told)
+            assert found_in(process.pid) == all_of(reported)
 
     def test_guarded_objects_are_objects(self):
         """They are found, and what only they point to is no leak."""
-        with planted("leaks", 20000, options="guard:16384") as (process, told):
+        with planted("leaks", 20000, options="guard:16384") as (process, reported):
             guarded = {each.base for each in Reader(process.pid).view().guarded if each.live}
-            assert guarded & all_of(told)
+            assert guarded & all_of(reported)
             found = found_in(process.pid)
-            assert not found - all_of(told)
+            assert not found - all_of(reported)
             assert (
-                len(all_of(told) - found) <= LEAKS // 10
+                len(all_of(reported) - found) <= LEAKS // 10
             )  # an old word may look like the address of one, or of a chain
             assert folio_json("leaks", process.pid, "--wait", "0")["doubts"]["swapped"] == 0
 
     def test_among_a_million(self):
-        with planted("leaks", 1_200_000) as (process, told):
+        with planted("leaks", 1_200_000) as (process, reported):
             reader = Reader(process.pid)
             found = leaks.search(reader, 0.2)
             assert found.live_objects > 950_000
             assert abs(found.total()[0] - LEAKS) <= 1
-            assert found_in(process.pid) == all_of(told)
+            assert found_in(process.pid) == all_of(reported)
 
     def test_while_threads_move_objects(self):
         """At each moment some objects are where nobody sees them: they are cleared by further looks."""
-        with planted("busy", 20000) as (process, told):
+        with planted("busy", 20000) as (process, reported):
             wrong = []
             for _ in range(3):
                 found = found_in(process.pid)
-                assert not all_of(told) - found
-                wrong.append(len(found - all_of(told)))
+                assert not all_of(reported) - found
+                wrong.append(len(found - all_of(reported)))
             assert sorted(wrong)[1] <= LEAKS // 100
 
     def test_report(self):
-        with planted("leaks", 20000) as (process, told):
+        with planted("leaks", 20000) as (process, reported):
             found = folio_json("leaks", str(process.pid), "--wait", "0.1", "--rows", "3")
             assert found["leaked"]["objects"] == LEAKS
-            assert found["leaked"]["direct"] == len(told["direct"]) + len(told["lone"]) // 2
+            assert found["leaked"]["direct"] == len(reported["direct"]) + len(reported["lone"]) // 2
             by_type = {group["type"]: group for group in found["groups"] if group["type"] != "no type"}
             sessions, boxes = by_type["shapes::Session"], by_type["shapes::Box<int>"]
             assert (sessions["objects"], sessions["held_objects"]) == (100, 300)
             assert (boxes["objects"], boxes["held_objects"]) == (50, 50)
             assert by_type["shapes::Circle"]["objects"] == 200
-            assert set(sessions["samples"]) <= set(told["direct"])
+            assert set(sessions["samples"]) <= set(reported["direct"])
             huge = max(found["groups"], key=lambda group: group["size_most"])
             assert (huge["objects"], huge["bytes"]) == (10, 10 * (9 << 20))
             assert found["doubts"]["cleared"] == found["doubts"]["tagged"] == 0
@@ -124,9 +124,9 @@ class TestPlanted:
 
     def test_old_pointers_are_counted(self):
         """An array whose end nobody uses points to all places from which objects were freed."""
-        with planted("stale", 5000) as (process, told):
+        with planted("stale", 5000) as (process, reported):
             doubts = folio_json("leaks", str(process.pid), "--wait", "0")["doubts"]
-            assert told["freed"] * 0.95 <= doubts["pointed"] <= doubts["places"]
+            assert reported["freed"] * 0.95 <= doubts["pointed"] <= doubts["places"]
             assert f"{100 * doubts['pointed'] / doubts['places']:.1f} % of the free places" in "".join(doubts["lines"])
 
     def test_no_leak(self):
@@ -160,10 +160,10 @@ class TestCores:
     """All registers are there, and nothing moves."""
 
     def test_the_same_as_of_the_process(self, tmp_path):
-        with planted("leaks", 20000) as (process, told):
+        with planted("leaks", 20000) as (process, reported):
             core = gcore(process.pid, tmp_path)
             of_process = folio_json("census", str(process.pid))["types"]
-            node = hex(told["inside_only"])
+            node = hex(reported["inside_only"])
             way = folio_json("where", str(process.pid), node, "--referrers")["referrers"]["way"]
         found = folio_json("leaks", str(core))
         assert abs(found["leaked"]["objects"] - LEAKS) <= 1
@@ -265,29 +265,29 @@ class TestCensus:
 
 class TestReferrers:
     def test_who_points_to_it(self):
-        with planted("pins", 400) as (process, told):
-            found = folio_json("where", str(process.pid), hex(told["session_at"][7] + 3), "--referrers")
+        with planted("pins", 400) as (process, reported):
+            found = folio_json("where", str(process.pid), hex(reported["session_at"][7] + 3), "--referrers")
             assert found["type"] == "shapes::Session"
             there = found["referrers"]
             assert there["count"] == len(there["words"]) == 1
             assert (there["words"][0]["to"], there["words"][0]["type"]) == (0, None)
             assert there["way"][0]["root"] == "(anonymous namespace)::pinning_sessions"
-            owned = folio_json("where", str(process.pid), hex(told["owned_at"][7]), "--referrers")["referrers"]
+            owned = folio_json("where", str(process.pid), hex(reported["owned_at"][7]), "--referrers")["referrers"]
             assert owned["words"][0]["type"] == "(anonymous namespace)::Owner"
-            shown = folio_here("where", str(process.pid), hex(told["node_at"][90]), "--referrers").stdout
+            shown = folio_here("where", str(process.pid), hex(reported["node_at"][90]), "--referrers").stdout
             assert re.search(r"^  pointers to it: \d+$", shown, re.M)
             assert re.search(r"^    pinning_list at 0x[0-9a-f]+$", shown, re.M)
             assert re.search(r"^    \d+ more objects$", shown, re.M)
 
     def test_of_what_nothing_points_to(self):
-        with planted("leaks", 2000) as (process, told):
-            words = ["where", str(process.pid), hex(told["direct"][0])]
+        with planted("leaks", 2000) as (process, reported):
+            words = ["where", str(process.pid), hex(reported["direct"][0])]
             assert folio_json(*words, "--referrers")["referrers"]["way"] == []
             assert "nothing leads to it" in folio_here(*words, "--referrers").stdout
             assert folio_here(*words).stdout.endswith(" --referrers\n")
-            inside = folio_json("where", str(process.pid), hex(told["inside_only"]), "--referrers")["referrers"]
+            inside = folio_json("where", str(process.pid), hex(reported["inside_only"]), "--referrers")["referrers"]
             assert inside["words"][0]["to"] == 1234
-            on_stack = folio_json("where", str(process.pid), hex(told["on_stacks"][0]), "--referrers")["referrers"]
+            on_stack = folio_json("where", str(process.pid), hex(reported["on_stacks"][0]), "--referrers")["referrers"]
             assert on_stack["way"][0]["root"] == "a thread's stack or thread-local storage"
 
     def test_of_what_is_free(self):

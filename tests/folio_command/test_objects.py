@@ -33,17 +33,17 @@ def marks(count, *marked):
 def test_terabytes_that_are_only_reserved():
     """As shadows and the heaps of other runtimes have them: what is looked at is bounded by what is touched."""
     start = np.array([1 << 30, 3 << 40, (3 << 40) + STEP])
-    touched, looks = Touched(Ranges(start, start + PAGE, np.zeros(3, dtype=np.int64)), 0), []
+    touched, reads = Touched(Ranges(start, start + PAGE, np.zeros(3, dtype=np.int64)), 0), []
 
     class Counting(Touched):
         def within(self, *place):
-            looks.append(place)
+            reads.append(place)
             return super().within(*place)
 
     touched.__class__ = Counting
     steps = list(steps_of_ranges([(1 << 30, 1 << 46), (1 << 47, 1 << 40)], touched, False))
     assert np.concatenate([step.starts for step in steps]).tolist() == start.tolist()
-    assert len(looks) < 20
+    assert len(reads) < 20
 
 
 def test_words_with_something_beside_the_address():
@@ -178,7 +178,7 @@ class TestHeads:
 
 class TestObjects:
     def test_each_object_by_its_first_and_last_byte(self):
-        with heap("known") as (pid, told):
+        with heap("known") as (pid, reported):
             seen = view(Reader(pid))
             objects = seen.objects
             numbers = np.arange(objects.count)
@@ -186,12 +186,12 @@ class TestObjects:
             for offset in (0, sizes // 2, sizes - 1):
                 assert (objects.numbers((bases + offset).astype(np.uint64)) == numbers).all()
             assert objects.near((bases + sizes - 1).astype(np.uint64)).all()
-            for group in told["groups"]:
+            for group in reported["groups"]:
                 assert objects.number(group["first"]) >= 0
                 assert objects.number(group["a_freed"]) == -1 if group["freed"] else True
-            assert objects.number(told["huge"]) >= 0
-            assert objects.number(told["free_huge"]) == -1
-            assert objects.number(0) == objects.number((1 << 64) - 8) == objects.number(told["in_data"]) == -1
+            assert objects.number(reported["huge"]) >= 0
+            assert objects.number(reported["free_huge"]) == -1
+            assert objects.number(0) == objects.number((1 << 64) - 8) == objects.number(reported["in_data"]) == -1
             for row in range(len(objects.chunk)):
                 some, at = objects.in_row(row)
                 assert (bases[some] == at).all()

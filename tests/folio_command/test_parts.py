@@ -139,10 +139,10 @@ class TestHugePages:
             reader = Reader(pid)
             parts = sums(explain(reader))
             found = parts.huge_pages
-            told = self.huge_bytes(pid)
-            if not found.known or not told:
+            reported = self.huge_bytes(pid)
+            if not found.known or not reported:
                 pytest.skip("no huge pages here, or a kernel before Linux 6.7")
-            assert (found.count + found.others) * reader.layout.chunk_bytes == told
+            assert (found.count + found.others) * reader.layout.chunk_bytes == reported
             share = {name: count / found.count for name, count in found.by_density.items()}
             assert 0.4 <= share["7/8 and more"] <= 0.6
             assert 0.4 <= share["1/4 to 1/2"] <= 0.6

@@ -59,15 +59,15 @@ class TestPins:
             assert f"this needs the process, or a core file; `folio bins {file}` and `folio pins" in done.stderr
 
     def test_each_group_with_its_bytes(self):
-        with heap("pins", "4000", program=PLANTED) as (pid, told):
+        with heap("pins", "4000", program=PLANTED) as (pid, reported):
             found = folio_json("pins", str(pid))
             groups = {(g["type"], g["holder"], g["size"]): g for g in found["groups"]}
             right = total = 0
             for name, key in KINDS.items():
-                planted = planted_bytes(told[name], key[2])
+                planted = planted_bytes(reported[name], key[2])
                 group = groups[key]
-                assert group["objects"] >= 0.95 * len(told[name])
-                assert set(group["samples"]) <= set(told[name])
+                assert group["objects"] >= 0.95 * len(reported[name])
+                assert set(group["samples"]) <= set(reported[name])
                 right += min(group["pinned"], planted)
                 total += planted
                 assert group["gives"] >= 0.9 * group["pinned"]

@@ -79,7 +79,7 @@ class TestSums:
                 session = Session(reader, 4096)
                 with profiled(session):
                     tell(process, "a")
-                found = np.concatenate([batch.samples for batch in session.samples.look(Ends())])
+                found = np.concatenate([batch.samples for batch in session.samples.poll(Ends())])
                 assert (found["mark"] & 3 == LIVE).all()
                 sum_ = sum_of(found["size"], chance(found["size"], found["interval"]), np.ones(len(found)))
                 scores.append((sum_.value - truth) / sum_.error)
@@ -125,8 +125,8 @@ class TestSums:
             process.stdout.readline()
             session = Session(Reader(process.pid), 1)
             with profiled(session):
-                session.look()
-                session.look_at_pages()
+                session.poll()
+                session.poll_pages()
             profile = session.profile()
             block = profile.columns.size == 3000 * os.sysconf("SC_PAGE_SIZE")
             assert block.sum() == 1
@@ -180,8 +180,8 @@ class TestStacks:
         for _ in range(20):
             with program() as process:
                 profile = taken(process, 512, "tu")
-            told = [note for note in profile.notes if "made room for more" in note or "were overwritten" in note]
-            assert bool(told) == bool(profile.missed)
+            reported = [note for note in profile.notes if "made room for more" in note or "were overwritten" in note]
+            assert bool(reported) == bool(profile.missed)
             if not profile.missed:
                 break
         found = by_thread(profile, "live")
@@ -218,7 +218,7 @@ class TestStacks:
             try:
                 with open(file, "w") as out:
                     out.write("7f0000001000 40 py::work:/srv/app.py\n7f0000001040 20 py::rest\n")
-                made.look()
+                made.poll()
                 assert made.name(0x7F0000001010) == "py::work:/srv/app.py"
                 assert made.name(0x7F0000001040) == "py::rest"
                 assert made.name(0x7F0000001060) == made.name(0x100) == ""
@@ -261,11 +261,11 @@ class TestSwitching:
                 tell(process, "a")
                 with profiled(second):
                     tell(process, "a")
-                    second.look()
+                    second.poll()
                     first.end()
                     tell(process, "a")
                     with pytest.raises(FolioError, match="ended with the other command"):
-                        second.look()
+                        second.poll()
             found = second.profile()
             assert found.interval == 1024
             for what in ("live", "allocated"):
@@ -276,10 +276,10 @@ class TestSwitching:
             session = Session(Reader(process.pid), 1024)
             with profiled(session):
                 tell(process, "a")
-                session.look()
+                session.poll()
                 tell(process, "e")
                 with pytest.raises(FolioError, match="another program"):
-                    session.look()
+                    session.poll()
             assert mode_of(process.pid) == "open"
             assert by_name(session.profile())["large_site"].own["live"].value > 0
 

@@ -39,7 +39,7 @@ def drive(pids, script, every=0.1, size=(80, 24)):
     async def session():
         app = Top([Reader(pid) for pid in pids], every)
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: app.now.looks and app.query_one(DataTable).row_count)
+            await until(pilot, lambda: app.now.polls and app.query_one(DataTable).row_count)
             await script(app, pilot)
 
     asyncio.run(session())
@@ -65,14 +65,14 @@ def columns(app, number):
 def test_json_is_a_line_for_each_process_at_each_look(known):
     done = folio("top", known[0], "--json", "--every", "0.1", "--times", "3")
     assert (done.returncode, done.stderr) == (0, "")
-    looks = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(looks) == 3
-    assert looks[0]["seconds"] < looks[1]["seconds"] < looks[2]["seconds"]
-    for look in looks:
-        assert look["pid"] == known[0]
-        assert sum(look["parts"].values()) == look["rss"]
+    polls = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(polls) == 3
+    assert polls[0]["seconds"] < polls[1]["seconds"] < polls[2]["seconds"]
+    for poll in polls:
+        assert poll["pid"] == known[0]
+        assert sum(poll["parts"].values()) == poll["rss"]
     group = known[1]["groups"][0]
-    (bin_,) = [b for b in looks[0]["bins"] if b["size"] == group["size"]]
+    (bin_,) = [b for b in polls[0]["bins"] if b["size"] == group["size"]]
     assert bin_["objects"] == group["held"]
 
 
@@ -83,13 +83,13 @@ def test_times_is_for_json(known):
 
 def test_json_ends_with_the_last_process():
     with heap("known", options=STILL) as (pid, _):
-        looking = subprocess.Popen(
+        polling = subprocess.Popen(
             [sys.executable, "-m", "folio", "top", str(pid), "--json", "--every", "0.1"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert json.loads(looking.stdout.readline())["pid"] == pid
-    _, said = looking.communicate(timeout=300)
-    assert (looking.returncode, said.partition(";")[0]) == (0, f"process {pid} ended while it was read"), said
+        assert json.loads(polling.stdout.readline())["pid"] == pid
+    _, said = polling.communicate(timeout=300)
+    assert (polling.returncode, said.partition(";")[0]) == (0, f"process {pid} ended while it was read"), said
 
 
 def test_parts_and_bins_are_those_of_doctor(known):
@@ -120,13 +120,13 @@ def test_keys_sort_freeze_and_show_caches(known):
         assert sorted(held) == sorted(orders[1])
         assert orders[3] == [str(n) for n in sorted(map(int, held))], "the last is by size"
         await pilot.press("space")
-        looks = len(app.now.looks)
+        polls = len(app.now.polls)
         await pilot.pause(0.5)
-        assert len(app.now.looks) <= looks + 1, "one may have been under way"
+        assert len(app.now.polls) <= polls + 1, "one may have been under way"
         assert "frozen" in shown(app, "#head")
         await pilot.press("space", "t")
         assert f"thread {known[0]}" in columns(app, 0)
-        await until(pilot, lambda: len(app.now.looks) > looks + 1)
+        await until(pilot, lambda: len(app.now.polls) > polls + 1)
 
     drive([known[0]], script)
 
@@ -150,7 +150,7 @@ def test_caches_sum_up_to_what_the_parts_say():
     """Of small objects and large ones; a thread's number is that of ps."""
     with heap("known", options=STILL + ",huge_pages:never") as (pid, _):
         watched = Watched(pid, Reader(pid))
-        watched.look()
+        watched.poll()
         parts = watched.last.parts
         _, rows = cache_rows(watched, watched.last)
         assert parts.large.cached > 0
@@ -167,7 +167,7 @@ def test_caches_sum_up_to_what_the_parts_say():
 def test_threads_have_the_numbers_of_ps():
     with heap("load", "4") as (pid, _):
         watched = Watched(pid, Reader(pid))
-        watched.look()
+        watched.poll()
         tasks = set(os.listdir(f"/proc/{pid}/task"))
         _, rows = cache_rows(watched, watched.last)
         threads = {key.split()[1] for key in rows if key.startswith("thread ")}
@@ -180,30 +180,30 @@ def test_another_program_is_watched_from_its_start():
     with running(["/usr/bin/python3", "-c", code], options=STILL) as process:
         line_of(process)
         watched = Watched(process.pid, Reader(process.pid))
-        watched.look()
-        watched.look()
+        watched.poll()
+        watched.poll()
         process.stdin.write("\n")
         process.stdin.flush()
         line_of(process)
-        watched.look()
+        watched.poll()
         assert not watched.ended
         assert "runs another program" in watched.changed
-        assert len(watched.looks) == 1, "rates are not between two programs"
+        assert len(watched.polls) == 1, "rates are not between two programs"
         assert watched.command == "heap known"
         assert watched.last.parts.exact
 
 
-def test_another_program_that_is_not_on_folio_is_told():
+def test_another_program_that_is_not_on_folio_is_reported():
     code = "import os; print(flush=True); input(); del os.environ['LD_PRELOAD']; os.execvp('cat', ['cat'])"
     with running(["/usr/bin/python3", "-c", code], options=STILL) as process, pytest.MonkeyPatch.context() as patch:
         line_of(process)
         watched = Watched(process.pid, Reader(process.pid))
-        watched.look()
+        watched.poll()
         patch.setattr("folio.reader.START_SECONDS", 0.5)
         process.stdin.write("\n")
         process.stdin.flush()
         eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "cat\n")
-        watched.look()
+        watched.poll()
     assert watched.ended.startswith("runs another program now (exec), which is not on Folio")
 
 
@@ -213,8 +213,8 @@ def test_what_has_not_changed_is_not_drawn_again(known):
     async def script(app, pilot):
         table, made = app.query_one(DataTable), []
         table.clear = lambda **_: made.append(1)
-        looks = len(app.now.looks)
-        await until(pilot, lambda: len(app.now.looks) > looks + 3)
+        polls = len(app.now.polls)
+        await until(pilot, lambda: len(app.now.polls) > polls + 3)
         assert made == []
         assert [len(row) for row in (table.get_row_at(0),)] == [7]
 
@@ -269,11 +269,11 @@ def test_rates_follow_a_program_that_grows():
     with running(["/usr/bin/python3", "-c", GROWS]) as process:
         process.stdout.readline()
         watched = Watched(process.pid, Reader(process.pid), "")
-        watched.look()
+        watched.poll()
         assert watched.rate("live") is None, "not from one look"
 
         def grew():
-            watched.look()
+            watched.poll()
             return watched.rate("live") > 1e6 and watched.rate("rss") > 1e6
 
         eventually(grew)  # between two looks the program may not have run

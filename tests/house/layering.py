@@ -16,7 +16,7 @@ from pathlib import Path
 import house
 
 # The lowest first.
-LAYERS = ["base", "arch", "config", "os", "sync", "space", "store", "policy", "cache", "core", "diag", "api"]
+LAYERS = ["base", "arch", "config", "os", "sync", "space", "store", "policy", "cache", "insight", "core", "diag", "api"]
 PLATFORM_LAYERS = {"arch", "os", "api"}
 LIBC_LAYERS = {"os", "core", "api"}
 PUBLIC_HEADER_LAYERS = {"core", "diag", "api"}

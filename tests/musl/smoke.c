@@ -81,7 +81,7 @@ static void run_threads(uint64_t seed) {
   }
 }
 
-static void *allocate_until_told(void *stop) {
+static void *allocate_until_reported(void *stop) {
   for (uint64_t seed = 1; !__atomic_load_n((int *)stop, __ATOMIC_RELAXED); ++seed) free(malloc(random_size(&seed)));
   return NULL;
 }
@@ -90,7 +90,7 @@ static void *allocate_until_told(void *stop) {
 static void test_fork(void) {
   int stop = 0;
   pthread_t threads[2];
-  for (int i = 0; i < 2; ++i) CHECK(pthread_create(&threads[i], NULL, allocate_until_told, &stop) == 0);
+  for (int i = 0; i < 2; ++i) CHECK(pthread_create(&threads[i], NULL, allocate_until_reported, &stop) == 0);
   for (int i = 0; i < 20; ++i) {
     const pid_t child = fork();
     CHECK(child >= 0);

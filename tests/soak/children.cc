@@ -39,7 +39,7 @@ void* child_thread(void* seed) {
   return nullptr;
 }
 
-void look_or_free(Random& random, const Object& object) {
+void check_or_free(Random& random, const Object& object) {
   if (random.one_in(2)) {
     release(random, object, charged());
   } else {
@@ -49,7 +49,7 @@ void look_or_free(Random& random, const Object& object) {
 
 [[noreturn]] void be_child(Random& random, bool handlers) {
   make_and_free(random, 1);
-  visit_workers_objects(random, look_or_free);
+  visit_workers_objects(random, check_or_free);
   make_and_free(random, 1);
   if (handlers && settings.with[kForkThreads]) {
     uint64_t seed = random.next();

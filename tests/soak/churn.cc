@@ -98,7 +98,7 @@ void* be_guest(void* argument) {
   if (end == End::kLateDestructor) {
     round_of_thread = {guest.seed, 0, true};
     pthread_setspecific(key, &round_of_thread);
-    untold_ends.fetch_add(1, std::memory_order_relaxed);
+    unreported_ends.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
   if (end == End::kSilent) {
@@ -114,7 +114,7 @@ void* be_guest(void* argument) {
   } else if (end == End::kPthreadExit) {
     exit_from_within(random, 1 + static_cast<unsigned>(random.below(3)));
   } else if (end == End::kRawExit) {
-    untold_ends.fetch_add(1, std::memory_order_relaxed);
+    unreported_ends.fetch_add(1, std::memory_order_relaxed);
     syscall(SYS_exit, 0);
   } else if (end == End::kCancelled) {
     wait_for_cancel(guest, random);

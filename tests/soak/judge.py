@@ -60,7 +60,7 @@ def bound(figures: dict[str, int], base: dict[str, int]) -> str | None:
     threads, resident = figures["threads"], figures["resident"]
     caches = 2 * (threads * THREAD_CACHE + THREAD_CACHE_POOL * max(1, -(-resident // (128 * MIB))))
     held = max(figures["live_held"], 0)
-    lost = figures["untold"] * LOST
+    lost = figures["unreported"] * LOST
     most = base["rss"] + held + caches + figures["fragmented"] + figures["metadata"] + lost + STACKS + LIBC
     if figures["dirty"] > DIRTY:
         return f"bound: {mib(figures['dirty'])} are dirty, the statistics say"
@@ -76,11 +76,11 @@ def bound(figures: dict[str, int], base: dict[str, int]) -> str | None:
 
 def exact(figures: dict[str, int]) -> str | None:
     """Whether the statistics know what is live, when nothing moves."""
-    held, told = figures["live_held"], figures["live"]
-    others = LIBC + figures["untold"] * LOST + figures["spare"]
-    if held <= told <= held + others:
+    held, said = figures["live_held"], figures["live"]
+    others = LIBC + figures["unreported"] * LOST + figures["spare"]
+    if held <= said <= held + others:
         return None
-    return f"statistics: {told} bytes are live, they say; the program holds {held}, and at most {others} are others'"
+    return f"statistics: {said} bytes are live, they say; the program holds {held}, and at most {others} are others'"
 
 
 @dataclass
@@ -104,7 +104,7 @@ class History:
         """What has grown that may not."""
         if len(self.empty) < RESTS_LEAST:
             return None
-        rss = NOISE_RSS + NOISE_SHARE * self.empty[-1]["rss"] + self.growth("untold") * LOST
+        rss = NOISE_RSS + NOISE_SHARE * self.empty[-1]["rss"] + self.growth("unreported") * LOST
         for name, most in [("rss", rss), ("maps", NOISE_MAPS), ("fds", 0), ("tasks", 0)]:
             if self.growth(name) > most:
                 values = ", ".join(str(figures[name]) for figures in self.empty)
@@ -119,4 +119,4 @@ class History:
         text = f"with everything freed {mib(last['rss'])} resident ({mib(self.base['rss'])} before it began)"
         if len(self.empty) >= RESTS_LEAST:
             text += f", growth since the second quarter {mib(self.growth('rss'))}"
-        return text + f"; {last['untold']} threads whose end nobody told"
+        return text + f"; {last['unreported']} threads whose end nobody told"

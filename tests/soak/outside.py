@@ -18,7 +18,7 @@ class Outside:
     def __init__(self, folio: Path, pid: int, scratch: Path) -> None:
         self.folio, self.pid, self.scratch = str(folio), str(pid), scratch
         self.wrong: str | None = None
-        self.looks = 0
+        self.checks = 0
         self.ends = threading.Event()
         self.running: subprocess.Popen[str] | None = None
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -31,16 +31,16 @@ class Outside:
         self.thread.join()
 
     def run(self) -> None:
-        looks = [self.bins, self.doctor, self.metrics, self.collect, self.where, self.map]
-        for look in itertools.cycle(looks):
+        checks = [self.bins, self.doctor, self.metrics, self.collect, self.where, self.map]
+        for check in itertools.cycle(checks):
             if self.ends.wait(0.2):
                 return
-            wrong = look()
+            wrong = check()
             if self.ends.is_set():
                 return  # it was cut short
-            self.looks += 1
+            self.checks += 1
             if wrong:
-                self.wrong = f"outside: folio {look.__name__}: {wrong}"
+                self.wrong = f"outside: folio {check.__name__}: {wrong}"
                 return
 
     def command(self, *arguments: str) -> tuple[int, str, str]:
@@ -65,10 +65,10 @@ class Outside:
             return {}, f"its JSON: {error}"
 
     def bins(self) -> str | None:
-        told, wrong = self.asked((0,), "bins", self.pid)
+        reported, wrong = self.asked((0,), "bins", self.pid)
         if wrong:
             return wrong
-        rows = told["samples"][0]["bins"]
+        rows = reported["samples"][0]["bins"]
         for row in rows:
             cached = sum(row["cached_objects"].values())
             if min(row["live_objects"], row["taken_objects"], row["resident"], *row["cached_objects"].values()) < 0:
@@ -79,14 +79,14 @@ class Outside:
         return f"{live} bytes are live" if live > LIVE_MOST else None
 
     def doctor(self) -> str | None:
-        told, wrong = self.asked((0, 1, 3), "doctor", self.pid)
+        reported, wrong = self.asked((0, 1, 3), "doctor", self.pid)
         if wrong:
             return wrong
-        parts = {name: part["bytes"] for name, part in told["parts"].items()}
+        parts = {name: part["bytes"] for name, part in reported["parts"].items()}
         if min(parts.values()) < 0:
             return f"less than nothing: {parts}"
-        if sum(parts.values()) + told["unexplained"] != told["rss"]:
-            return f"the parts are not the whole: {parts} of {told['rss']}"
+        if sum(parts.values()) + reported["unexplained"] != reported["rss"]:
+            return f"the parts are not the whole: {parts} of {reported['rss']}"
         return f"{parts['live']} bytes are live" if parts["live"] > LIVE_MOST else None
 
     def metrics(self) -> str | None:
@@ -97,15 +97,15 @@ class Outside:
         return None if whole else f"not whole: {output[-200:]}"
 
     def collect(self) -> str | None:
-        told, wrong = self.asked((0,), "collect", self.pid, "--timeout", "120")
+        reported, wrong = self.asked((0,), "collect", self.pid, "--timeout", "120")
         if wrong:
             return wrong
-        return f"{told['purged']} bytes were given back" if not 0 <= told["purged"] < LIVE_MOST else None
+        return f"{reported['purged']} bytes were given back" if not 0 <= reported["purged"] < LIVE_MOST else None
 
     def where(self) -> str | None:
         maps = Path(f"/proc/{self.pid}/maps").read_text().splitlines()
         anonymous = [line for line in maps if len(line.split()) == 5 and "rw-p" in line]
-        line = anonymous[self.looks * 7 % len(anonymous)]
+        line = anonymous[self.checks * 7 % len(anonymous)]
         first, last = (int(each, 16) for each in line.split()[0].split("-"))
         status, _, errors = self.command("where", self.pid, hex(first + (last - first) // 2), "--json")
         return None if status in (0, 1) else f"status {status}: {errors.strip()[-500:]}"

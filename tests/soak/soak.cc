@@ -6,7 +6,7 @@
 //
 // Commands on standard input, one letter each; what it answers on standard output, a line each:
 //
-//   r   all come to rest, queues are emptied          "rest live_held=BYTES spare=BYTES untold=COUNT"
+//   r   all come to rest, queues are emptied          "rest live_held=BYTES spare=BYTES unreported=COUNT"
 //   e   the same, and everything is freed             the same
 //   s   statistics                                    "stats live=... cached=... ..."
 //   g   all go on                                     "going"
@@ -36,14 +36,14 @@ namespace soak {
 
 Settings settings;
 Count counts[kActors];
-std::atomic<uint64_t> untold_ends{0};
+std::atomic<uint64_t> unreported_ends{0};
 std::atomic<unsigned> wanted{kRest};
 std::atomic<unsigned> resting{0};
 std::atomic<bool> failing{false};
 
 namespace {
 
-constexpr unsigned kSecondsForALook = 90;
+constexpr unsigned kSecondsForACheck = 90;
 
 void write_line(const char* text, int length) {
   if (length > 0 && write(1, text, static_cast<size_t>(length)) != length) _exit(1);  // nobody listens any more
@@ -76,7 +76,7 @@ void fail(const char* format, ...) {
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
   line[length++] = '\n';
   write_line(line, length);
-  pause_us(kSecondsForALook * 1000000);
+  pause_us(kSecondsForACheck * 1000000);
   _exit(3);
 }
 
@@ -138,7 +138,7 @@ void come_to_rest(bool everything) {
     live += count.live.load(std::memory_order_relaxed);
     spare += count.spare.load(std::memory_order_relaxed);
   }
-  tell("rest live_held=%ld spare=%ld untold=%lu\n", live, spare, untold_ends.load());
+  tell("rest live_held=%ld spare=%ld unreported=%lu\n", live, spare, unreported_ends.load());
 }
 
 void tell_stats() {

@@ -73,7 +73,7 @@ struct alignas(64) Count {
   std::atomic<int64_t> spare{0};  // what large ones among them may have beyond that, in granules that nobody asked for
 };
 extern Count counts[kActors];
-extern std::atomic<uint64_t> untold_ends;  // of threads that Folio is not told of
+extern std::atomic<uint64_t> unreported_ends;  // of threads that Folio is not told of
 
 // What main wants of all actors. Each looks before every step, and says so when it has come to rest.
 enum Order : unsigned { kRun, kRest, kDrain, kEmpty, kOrders };

@@ -100,7 +100,7 @@ class Program:
             elif now - self.moved[i] > self.patience:
                 raise Wrong(f"hang: {ACTORS[i]} has made no step for {self.patience:g} s", self.pid)
 
-    def look_at_errors(self) -> None:
+    def check_errors(self) -> None:
         """After a line of Folio's about a misuse comes an abort, which tells where; if not, the line is all."""
         if any(line.startswith("folio: ") for line in self.said):
             self.misused = self.misused or time.monotonic()
@@ -111,7 +111,7 @@ class Program:
         """The next line that is no beat, or None after so long."""
         end = time.monotonic() + seconds
         while True:
-            self.look_at_errors()
+            self.check_errors()
             try:
                 line = self.lines.get(timeout=max(0.01, min(end - time.monotonic(), 1)))
             except queue.Empty:
@@ -211,11 +211,11 @@ class Soak:
 
     def say(self, figures: dict[str, int]) -> None:
         steps = self.program.steps
-        told = f"{self.seconds:5.0f} s  {sum(steps[:8]) / 1e6:.1f} M steps, {steps[8]} threads, {steps[9]} children, "
-        told += (
-            f"{steps[10]} questions, {self.outside.looks if self.outside else 0} looks; at rest {judge.parts(figures)}"
+        line = f"{self.seconds:5.0f} s  {sum(steps[:8]) / 1e6:.1f} M steps, {steps[8]} threads, {steps[9]} children, "
+        line += (
+            f"{steps[10]} questions, {self.outside.checks if self.outside else 0} looks; at rest {judge.parts(figures)}"
         )
-        print(told, flush=True)
+        print(line, flush=True)
 
     def rest(self, everything: bool) -> None:
         program = self.program

@@ -28,7 +28,7 @@ const auto collect = found<decltype(folio_collect)>("folio_collect");
 // just moving between caches, or was lost with a thread whose end nobody tells.
 size_t live_most() {
   const size_t held = kWorkers * settings.worker_bytes + settings.queued_bytes;
-  return held + held / 4 + (size_t{96} << 20) + untold_ends.load(std::memory_order_relaxed) * (64 << 10);
+  return held + held / 4 + (size_t{96} << 20) + unreported_ends.load(std::memory_order_relaxed) * (64 << 10);
 }
 
 void check_live(const char* who, size_t live) {
@@ -37,7 +37,7 @@ void check_live(const char* who, size_t live) {
 
 constexpr size_t kAbsurd = size_t{1} << 40;
 
-void look_at_mallinfo() {
+void check_mallinfo() {
   const struct mallinfo2 info = mallinfo2();
   check_live("mallinfo2", info.uordblks);
   for (const size_t each : {info.arena, info.hblkhd, info.fordblks, info.keepcost, info.fsmblks}) {
@@ -45,7 +45,7 @@ void look_at_mallinfo() {
   }
 }
 
-void look_at_stats() {
+void check_stats() {
   static folio_stats before;
   folio_stats now = {};
   now.struct_size = sizeof now;
@@ -59,7 +59,7 @@ void look_at_stats() {
          before.purged, now.purged, before.purge_calls, now.purge_calls, before.chunks, now.chunks);
   }
   if (now.huge_live > now.live) fail("statistics: huge_live %zu is more than live %zu", now.huge_live, now.live);
-  if (now.threads > 100 + untold_ends.load(std::memory_order_relaxed)) fail("statistics: %zu threads", now.threads);
+  if (now.threads > 100 + unreported_ends.load(std::memory_order_relaxed)) fail("statistics: %zu threads", now.threads);
   before = now;
 }
 
@@ -75,7 +75,7 @@ void append(void*, const char* text, size_t length) {
   buffer.length += length;
 }
 
-void look_at_text(bool json) {
+void check_text(bool json) {
   buffer.length = 0;
   const auto write = json ? stats_json : stats_text;
   if (write == nullptr) return;
@@ -87,7 +87,7 @@ void look_at_text(bool json) {
   if (json) check_live("folio_stats_json", strtoull(buffer.text + strlen(start), nullptr, 10));
 }
 
-void look_at_malloc_info(FILE* nowhere, bool read) {
+void check_malloc_info(FILE* nowhere, bool read) {
   if (!read) {
     if (malloc_info(0, nowhere) != 0) fail("malloc_info failed");
     return;
@@ -103,7 +103,7 @@ void look_at_malloc_info(FILE* nowhere, bool read) {
   free(text);
 }
 
-void look_at_own_objects(Random& random) {
+void check_own_objects(Random& random) {
   for (unsigned i = 0; i < 20; ++i) {
     Object o = make(random, small_size(random), counts[kAsker]);
     // Of a rounded size, not of a neighbour's: no bin is twice as large as the one before it.
@@ -133,13 +133,13 @@ void ask() {
   if (nowhere == nullptr) fail("/dev/null cannot be opened");
   for (;;) {
     if (should_rest()) rest(nullptr, 0);
-    look_at_own_objects(random);
+    check_own_objects(random);
     const size_t kind = random.below(1000);
     if (settings.with[kStatistics]) {
-      if (kind < 400) look_at_mallinfo();
-      if (kind >= 400 && kind < 700) look_at_stats();
-      if (kind >= 700 && kind < 900) look_at_text(kind < 800);
-      if (kind >= 900 && kind < 990) look_at_malloc_info(nowhere, kind < 940);
+      if (kind < 400) check_mallinfo();
+      if (kind >= 400 && kind < 700) check_stats();
+      if (kind >= 700 && kind < 900) check_text(kind < 800);
+      if (kind >= 900 && kind < 990) check_malloc_info(nowhere, kind < 940);
       if (kind >= 996) malloc_stats();
     }
     if (kind >= 990 && kind < 996) give_back(random);

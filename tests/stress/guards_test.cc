@@ -1,6 +1,6 @@
 // Many objects are guarded while threads allocate, resize, pass on and free all sizes, the profile is switched on and
 // off, the statistics are asked, and the process forks.
-#include "core/guards.h"
+#include "insight/guards.h"
 
 #include <signal.h>
 #include <sys/wait.h>

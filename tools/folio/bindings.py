@@ -65,7 +65,7 @@ class Bindings:
             "brought": sorted(self.brought),
         }
 
-    def look_into(self, files: Iterable[str], library: str) -> None:
+    def check_files(self, files: Iterable[str], library: str) -> None:
         """For those with a malloc: one that is linked with -Bsymbolic calls its own, and the loader binds nothing."""
         for file in set(files) - self.served - self.deep.keys() - self.own:
             if not is_system(file) and not same_file(file, library) and has_malloc(Path(file)):
@@ -161,7 +161,7 @@ def try_program(command: list[str], library: Path, seconds: float) -> Trial:
         made.served |= of_one.served
         made.own |= of_one.own
         made.deep |= of_one.deep
-    made.look_into({match[1] for text in texts for match in LOGGED_FILE.finditer(text)}, str(library))
+    made.check_files({match[1] for text in texts for match in LOGGED_FILE.finditer(text)}, str(library))
     return Trial(made, ended, ended.startswith("SIG"))
 
 
@@ -248,5 +248,5 @@ def of_process(process: Process, library: str) -> Bindings:
                 continue  # not bound yet: the word leads to the file's own stub
             found.add(Binding(path, target, call))
     made = sorted_out(found, library, "" if library == program else program)
-    made.look_into(files, library)
+    made.check_files(files, library)
     return made

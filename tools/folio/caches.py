@@ -29,19 +29,19 @@ class ThreadNames:
     def of(self, number: int) -> tuple[int, str]:
         """By the thread's own number: the reader's one, and its name; its own and none where it has ended."""
         if number not in self.known:
-            self.known = dict(self._look())
+            self.known = dict(self._read())
         return self.known.get(number, (number, ""))
 
-    def _look(self) -> list[tuple[int, tuple[int, str]]]:
+    def _read(self) -> list[tuple[int, tuple[int, str]]]:
         found = []
         for task in (self.root / "task").glob("*"):
             try:
                 lines = (line.partition(":") for line in (task / "status").read_text(errors="replace").splitlines())
             except OSError:
                 continue
-            told = {key: value.strip() for key, _, value in lines}
-            inside = int(told.get("NSpid", task.name).split()[-1])
-            found.append((inside, (int(task.name), told.get("Name", ""))))
+            reported = {key: value.strip() for key, _, value in lines}
+            inside = int(reported.get("NSpid", task.name).split()[-1])
+            found.append((inside, (int(task.name), reported.get("Name", ""))))
         return found
 
 

@@ -270,7 +270,7 @@ def show_kernel(found: list[Feature]) -> None:
         output.indented(feature.meaning, 6)
 
 
-def look(
+def inspect(
     pid: int | None, command: list[str], given: Path | None, seconds: float
 ) -> tuple[dict[str, Any] | None, Feature, Bindings | None, Trial | None]:
     """What is loaded, the limit of address space, and of a process or program whose malloc its files call."""
@@ -304,7 +304,7 @@ def look(
 def check(pid: int | None, command: list[str], given: Path | None, seconds: float, json: bool) -> int:
     if pid is not None and command:
         raise FolioError(f"--pid {pid} and {command[0]}: one of both")
-    found, limit, bindings, trial = look(pid, command, given, seconds)
+    found, limit, bindings, trial = inspect(pid, command, given, seconds)
     kernel = features(limit)
     bad = any(feature.state == BAD for feature in kernel) or bool(bindings and bindings.deep)
     bad = bad or bool(trial and trial.by_signal)

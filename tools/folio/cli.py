@@ -64,7 +64,7 @@ def sense_of(targets: list[str]) -> Iterator[None]:
         ) from None
 
 
-def look(do: Callable[..., int], targets: list[str], *arguments: Any) -> None:
+def run_on(do: Callable[..., int], targets: list[str], *arguments: Any) -> None:
     """A command of PIDs or files."""
     with sense_of(targets):
         leave(do(*targets, *arguments))
@@ -176,7 +176,7 @@ def doctor(
     """
     from folio.doctor import doctor as do
 
-    look(do, [target], limit, json)
+    run_on(do, [target], limit, json)
 
 
 @app.command(epilog="Example: folio bins $(pidof redis-server) --sort wasted --every 0.5 --times 60")
@@ -196,7 +196,7 @@ def bins(
 
     if sort not in SORTS:
         raise FolioError(f"--sort {sort}: there is {', '.join(SORTS)}")
-    look(do, [target], sort, rows, every, times, json)
+    run_on(do, [target], sort, rows, every, times, json)
 
 
 @app.command(epilog="Example: folio top $(pidof redis-server)")
@@ -216,9 +216,9 @@ def top(
     if times and not json:
         raise FolioError("--times goes with --json; the screen ends with q")
     if json:
-        from folio.looks import print_looks
+        from folio.polls import print_polls
 
-        leave(print_looks(pids, every, times))
+        leave(print_polls(pids, every, times))
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise FolioError("the screen needs a terminal; `folio top PID --json` or `folio bins PID --every 1` do not")
     try:
@@ -246,7 +246,7 @@ def map_(
     """
     from folio.map import draw
 
-    look(draw, [target], file, every, times, json)
+    run_on(draw, [target], file, every, times, json)
 
 
 @app.command(epilog="Example: folio where 4711 0x7f2a5c0012c0")
@@ -262,7 +262,7 @@ def where(
     """What an address is: object, base, size, bin, taken or free, which folio, resident or not."""
     from folio.where import where as do
 
-    look(do, [target], address, referrers, rows, json)
+    run_on(do, [target], address, referrers, rows, json)
 
 
 @app.command(epilog="Example: folio snapshot $(pidof redis-server) -o monday.snap")
@@ -280,7 +280,7 @@ def snapshot(
     """
     from folio.keep import snapshot as do
 
-    look(do, [target], file, json)
+    run_on(do, [target], file, json)
 
 
 @app.command(epilog="Example: folio diff monday.snap friday.snap")
@@ -299,7 +299,7 @@ def diff(
     """
     from folio.diff import diff as do
 
-    look(do, [before, after], rows, json)
+    run_on(do, [before, after], rows, json)
 
 
 @app.command(epilog="Example: folio collect 4711")
@@ -335,10 +335,10 @@ def leaks(
     if every:
         from folio.growing import growing
 
-        look(growing, [target], every, times, rows, json)
+        run_on(growing, [target], every, times, rows, json)
     from folio.leaks import leaks as do
 
-    look(do, [target], wait, rows, json)
+    run_on(do, [target], wait, rows, json)
 
 
 @app.command(epilog="Example: folio census $(pidof redis-server)")
@@ -350,7 +350,7 @@ def census(
     """Live objects by C++ type (the vtable in the first word) and by size; of others it says that they have no type."""
     from folio.census import census as do
 
-    look(do, [target], rows, json)
+    run_on(do, [target], rows, json)
 
 
 @app.command(epilog="Example: folio pins $(pidof redis-server)")
@@ -368,7 +368,7 @@ def pins(
     """
     from folio.pins import pins as do
 
-    look(do, [target], share, rows, json)
+    run_on(do, [target], share, rows, json)
 
 
 @app.command(epilog="Example: folio calls $(pidof redis-server) --for 10")

@@ -13,7 +13,7 @@ from folio import output
 from folio.errors import FolioError
 from folio.reader import Reader
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 def ask(reader: Reader, timeout: float) -> None:
@@ -32,7 +32,7 @@ def ask(reader: Reader, timeout: float) -> None:
                 f"no answer from process {process.pid} within {timeout:g} s: its housekeeper starts with the first "
                 "slow calls of malloc, and a stopped process does not run; ask again, or wait longer with --timeout"
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def takes_wishes(reader: Reader) -> None:

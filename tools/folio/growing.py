@@ -13,7 +13,7 @@ import numpy as np
 from folio import output
 from folio.elf_symbols import Types, type_shown
 from folio.holders import Holders
-from folio.leaks import LOOKS_MOST, SETTLED, sizes_shown
+from folio.leaks import READS_MOST, SETTLED, sizes_shown
 from folio.objects import Objects
 from folio.reader import Reader
 from folio.survey import Survey, View, census, survey, view
@@ -23,7 +23,7 @@ SAMPLES, HOLDERS = 3, 3
 
 
 @dataclass
-class Look:
+class Poll:
     seen: View
     seconds: float  # since the first
     keys: np.ndarray  # of each object: type and kind of size
@@ -56,39 +56,39 @@ def kinds(objects: Objects) -> np.ndarray:
     return np.where(bins > 0, bins, KINDS - 64 + powers)
 
 
-def look_at(seen: View, codes: np.ndarray, seconds: float) -> Look:
+def poll_of(seen: View, codes: np.ndarray, seconds: float) -> Poll:
     keys = codes * np.int64(KINDS) + kinds(seen.objects)
     counts = np.bincount(keys)
     sizes = np.bincount(keys, weights=seen.objects.sizes(np.arange(seen.objects.count))).astype(np.int64)
     there = np.flatnonzero(counts).tolist()
-    return Look(seen, seconds, keys, {k: int(counts[k]) for k in there}, {k: int(sizes[k]) for k in there})
+    return Poll(seen, seconds, keys, {k: int(counts[k]) for k in there}, {k: int(sizes[k]) for k in there})
 
 
-def growing_keys(looks: list[Look]) -> list[int]:
+def growing_keys(polls: list[Poll]) -> list[int]:
     """More at each look than before."""
 
     def grows(key: int) -> bool:
-        return all(after.counts.get(key, 0) > before.counts.get(key, 0) for before, after in pairwise(looks))
+        return all(after.counts.get(key, 0) > before.counts.get(key, 0) for before, after in pairwise(polls))
 
-    return [key for key in looks[-1].counts if grows(key)]
+    return [key for key in polls[-1].counts if grows(key)]
 
 
-def last_look(reader: Reader, types: Types | None) -> Survey:
+def last_poll(reader: Reader, types: Types | None) -> Survey:
     """Follows pointers, too: again, until that clears no more objects. An array that moves while it is read, as growing
     ones do, leads nowhere, and all that it holds seems to be leaked."""
 
-    def look() -> Survey:
+    def poll() -> Survey:
         seen = view(reader)
         own = types or Types(seen.modules)
         own.modules = seen.modules
         return survey(seen, types=own, parents=True)
 
-    best = look()
-    for _ in range(LOOKS_MOST - 1):
+    best = poll()
+    for _ in range(READS_MOST - 1):
         left = best.reach.missing()
         if left == 0:
             break
-        again = look()
+        again = poll()
         cleared = left - again.reach.missing()
         if cleared > 0:
             best = again
@@ -97,9 +97,9 @@ def last_look(reader: Reader, types: Types | None) -> Survey:
     return best
 
 
-def look_on(reader: Reader, every: float, times: int) -> tuple[list[Look], Survey]:
+def poll_all(reader: Reader, every: float, times: int) -> tuple[list[Poll], Survey]:
     """The last look also follows pointers."""
-    looks: list[Look] = []
+    polls: list[Poll] = []
     types: Types | None = None
     begin = time.monotonic()
     for n in range(times - 1):
@@ -108,21 +108,21 @@ def look_on(reader: Reader, every: float, times: int) -> tuple[list[Look], Surve
         seen = view(reader)
         types = types or Types(seen.modules)
         types.modules = seen.modules
-        looks.append(look_at(seen, census(seen, types), seconds))
+        polls.append(poll_of(seen, census(seen, types), seconds))
     time.sleep(max(0.0, begin + (times - 1) * every - time.monotonic()))
-    found = last_look(reader, types)
+    found = last_poll(reader, types)
     assert found.codes is not None
-    looks.append(look_at(found.view, found.codes, time.monotonic() - begin))
-    return looks, found
+    polls.append(poll_of(found.view, found.codes, time.monotonic() - begin))
+    return polls, found
 
 
-def groups_of(looks: list[Look], found: Survey) -> list[Group]:
-    first, last = looks[0], looks[-1]
+def groups_of(polls: list[Poll], found: Survey) -> list[Group]:
+    first, last = polls[0], polls[-1]
     objects = last.seen.objects
     holders = Holders(found)
     assert found.types is not None
     groups = []
-    for key in growing_keys(looks):
+    for key in growing_keys(polls):
         numbers = np.flatnonzero(last.keys == key)
         before = np.sort(first.seen.objects.bases(np.flatnonzero(first.keys == key)))
         bases = objects.bases(numbers)
@@ -134,7 +134,7 @@ def groups_of(looks: list[Look], found: Survey) -> list[Group]:
         groups.append(
             Group(
                 found.types.names[key // KINDS], int(sizes.min()), int(sizes.max()),
-                [look.counts.get(key, 0) for look in looks], [look.bytes.get(key, 0) for look in looks],
+                [poll.counts.get(key, 0) for poll in polls], [poll.bytes.get(key, 0) for poll in polls],
                 int(stayed.sum()), int((~found.reach.reached[numbers]).sum()),
                 [{"holder": names[i], "objects": int(by[i])} for i in np.argsort(-by)[:HOLDERS].tolist() if by[i]],
                 bases[~stayed][-SAMPLES:].tolist(),
@@ -143,12 +143,12 @@ def groups_of(looks: list[Look], found: Survey) -> list[Group]:
     return sorted(groups, key=lambda group: -group.grown)
 
 
-def show(pid: int, looks: list[Look], groups: list[Group], rows: int) -> None:
-    seconds = looks[-1].seconds
-    total = sum(looks[-1].bytes.values()) - sum(looks[0].bytes.values())
-    output.say(f"live: {output.size(total)} more within {seconds:.1f} s, {len(looks)} looks", "bold")
+def show(pid: int, polls: list[Poll], groups: list[Group], rows: int) -> None:
+    seconds = polls[-1].seconds
+    total = sum(polls[-1].bytes.values()) - sum(polls[0].bytes.values())
+    output.say(f"live: {output.size(total)} more within {seconds:.1f} s, {len(polls)} looks", "bold")
     if not groups:
-        output.say(f"nothing grew {'at each look' if len(looks) > 2 else 'from the first look to the second'}")
+        output.say(f"nothing grew {'at each look' if len(polls) > 2 else 'from the first look to the second'}")
     else:
         table = output.table("type", "held by", "bytes", "first", "last", "grew by", "stayed", left=2)
         output.let_wrap(table, 0, 1)
@@ -174,8 +174,8 @@ def growing(target: str, every: float, times: int, rows: int, json: bool) -> int
     reader = Reader(target)
     reader.process.must_be_running("--every")
     pid = reader.process.pid
-    looks, found = look_on(reader, every, times)
-    groups = groups_of(looks, found)
+    polls, found = poll_all(reader, every, times)
+    groups = groups_of(polls, found)
     if json:
         output.as_json(
             {
@@ -183,14 +183,14 @@ def growing(target: str, every: float, times: int, rows: int, json: bool) -> int
                 "pid": pid,
                 "command": reader.process.command(),
                 "looks": [
-                    {"seconds": round(look.seconds, 3), "objects": sum(look.counts.values()),
-                     "bytes": sum(look.bytes.values())}
-                    for look in looks
+                    {"seconds": round(poll.seconds, 3), "objects": sum(poll.counts.values()),
+                     "bytes": sum(poll.bytes.values())}
+                    for poll in polls
                 ],
                 "groups": [vars(group) | {"grown": group.grown} for group in groups],
             }
         )  # fmt: skip
     else:
         output.say(output.one_line(reader.process.title()))
-        show(pid, looks, groups, rows)
+        show(pid, polls, groups, rows)
     return 1 if groups else 0

@@ -239,7 +239,7 @@ class Heap:
         )
 
     def _read_guarded(self) -> tuple[int, list[Guarded]]:
-        """How long a slot's page is, and the objects by slot (src/core/guards.h)."""
+        """How long a slot's page is, and the objects by slot (src/insight/guards.h)."""
         layout, metadata = self.layout, self.snapshot.metadata
         mine = np.flatnonzero(self.codes == layout.code_guarded)
         if len(mine) == 0:
@@ -276,12 +276,12 @@ class Heap:
     # ---- Magazines ----
 
     def _thread_magazines(self) -> Magazines:
-        tops = self.snapshot.tops
-        if len(tops) == 0:
+        cursors = self.snapshot.cursors
+        if len(cursors) == 0:
             return self._magazines("thread", [])
-        closed = tops[:, :1]
-        owner, bin_number = np.nonzero((tops != closed) & (tops != 0))
-        found = tops[owner, bin_number].astype(np.int64)
+        closed = cursors[:, :1]
+        owner, bin_number = np.nonzero((cursors != closed) & (cursors != 0))
+        found = cursors[owner, bin_number].astype(np.int64)
         size = self.layout.magazine_bytes
         keep = (bin_number > 0) & (bin_number < self.layout.bins)
         found, owner, bin_number = found[keep], owner[keep], bin_number[keep]

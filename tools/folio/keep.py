@@ -11,7 +11,7 @@ from folio.parts import explain
 from folio.reader import Reader
 from folio.snapshot_file import write
 
-LOOKS_MOST = 3
+READS_MOST = 3
 
 
 def snapshot(target: str, file: Path, json: bool) -> int:
@@ -19,7 +19,7 @@ def snapshot(target: str, file: Path, json: bool) -> int:
         raise FolioError(f"{file.parent} is no folder: make it first")
     reader = Reader(target)
     source = reader.process
-    for _ in range(LOOKS_MOST):  # once more where the process grew or shrank while it was read
+    for _ in range(READS_MOST):  # once more where the process grew or shrank while it was read
         reading = reader.reading()
         parts = explain(reader, reading)
         if parts.exact:

@@ -22,7 +22,7 @@ from folio.source import Source
 from folio.stale import Stale
 from folio.survey import Survey, View, digests, first_words, survey, view
 
-LOOKS_MOST = 5
+READS_MOST = 5
 SETTLED = 0.002  # the share of leaks that a look may clear and still be the last
 SAMPLES = 3  # addresses of a group that are shown
 # Programs and libraries that write pointers in a form of their own, by the names of their files.
@@ -109,7 +109,7 @@ class Search:
     stale: Stale  # of the first look
 
 
-def look_for(reader: Reader, wait: float) -> Search:
+def search_for(reader: Reader, wait: float) -> Search:
     begin = time.monotonic()
     seen = view(reader)
     stale = Stale(seen.objects, seen.touched)
@@ -117,7 +117,7 @@ def look_for(reader: Reader, wait: float) -> Search:
     numbers = np.flatnonzero(~found.reach.reached)
     first, first_bytes = len(numbers), int(found.view.objects.sizes(numbers).sum())
     looked_at, looks = found.bytes, 1
-    while looks < LOOKS_MOST and len(numbers):  # of what is reached nothing is a leak later, either
+    while looks < READS_MOST and len(numbers):  # of what is reached nothing is a leak later, either
         before = len(numbers)
         bases = np.sort(found.view.objects.bases(numbers))
         sizes = found.view.objects.sizes(found.view.objects.numbers(bases.astype(np.uint64)))
@@ -144,7 +144,7 @@ def own_forms(seen: View) -> list[str]:
 
 def search(reader: Reader, wait: float = 1.0) -> Leaks:
     begin = time.monotonic()
-    done = look_for(reader, wait)
+    done = search_for(reader, wait)
     found, numbers = done.last, done.numbers
     objects = found.view.objects
     sources, targets = (np.searchsorted(numbers, each) for each in found.reach.edges())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from folio import output
-from folio.collect import LOOK_SECONDS, takes_wishes
+from folio.collect import POLL_SECONDS, takes_wishes
 from folio.errors import FolioError
 from folio.heap import Heap
 from folio.parts import Parts, explain_well, not_exact
@@ -131,14 +131,14 @@ def as_dict(limits: Limits, held: int) -> dict[str, Any]:
 
 def distance(limits: Limits, held: int) -> str:
     """One line; empty where there are no limits."""
-    told = []
+    reported = []
     for name, limit in (("soft", limits.soft), ("hard", limits.hard)):
         if limit:
             left = limit - held
             far = f"{output.size(left)} left" if left >= 0 else f"{output.size(-left)} over"
-            told.append(f"{name} limit {output.size(limit)}, {far}")
+            reported.append(f"{name} limit {output.size(limit)}, {far}")
     level = LEVELS[min(max(limits.level, limits.pressure), 4)]
-    return f"{'; '.join(told)} (level: {level})" if told else ""
+    return f"{'; '.join(reported)} (level: {level})" if reported else ""
 
 
 # ---- Setting ----
@@ -177,7 +177,7 @@ def set_limits(reader: Reader, soft: int, hard: int, timeout: float) -> None:
                 f"no answer from process {process.pid} within {timeout:g} s: a stopped process does not run, and one "
                 "that has only begun has no housekeeper yet; ask again, or wait longer with --timeout"
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 # ---- Showing ----

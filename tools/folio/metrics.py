@@ -217,14 +217,14 @@ class Collector:
     def add(self, families: Families, pid: int) -> str:
         """All figures of a process, or none where it raises FolioError. Returns its name."""
         try:
-            one, name = self.look_at(Reader(pid))
+            one, name = self.read(Reader(pid))
         except NewProgram:
-            one, name = self.look_at(of_new_program(pid))
+            one, name = self.read(of_new_program(pid))
         for family, its in zip(families.all(), one.all(), strict=True):
             family.samples += its.samples
         return name
 
-    def look_at(self, reader: Reader) -> tuple[Families, str]:
+    def read(self, reader: Reader) -> tuple[Families, str]:
         process = reader.process
         name = process.text("comm").strip()
         if process.pid in self.names and self.started.setdefault(process.pid, process.image[0]) != process.image[0]:

@@ -93,7 +93,7 @@ class Code:
 
 
 class Modules:
-    """Of one process; `look` sees what is mapped now."""
+    """Of one process; `poll` sees what is mapped now."""
 
     def __init__(self, process: Any) -> None:
         self.process = process
@@ -116,7 +116,7 @@ class Modules:
             raise FolioError(f"stacks of {name} are not known to this tool: it unwinds x86-64 and aarch64")
         return ARCHES[name]
 
-    def look(self) -> None:
+    def poll(self) -> None:
         mappings = [m for m in self.process.mappings() if "x" in m.flags]
         codes = [Code(m.start, m.end, m.offset, self._module(m)) for m in mappings]
         if codes == self.now:
@@ -188,7 +188,7 @@ class MadeCode:
             pass
         return [self.process.root / "root/tmp" / f"perf-{pid}.map" for pid in reversed(pids)]
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Reads what was added. Of an address the last line counts."""
         for file in self._files():
             try:

@@ -70,9 +70,9 @@ def reason(*, uids: set[int], own_uid: int, may_all: bool, scope: int, filtered:
     if uids and uids != {own_uid}:
         others = ", ".join(user_name(uid) for uid in sorted(uids - {own_uid}))
         root_here = own_uid == 0
-        told = "this root has no CAP_SYS_PTRACE" if root_here else f"you are {user_name(own_uid)}"
+        reported = "this root has no CAP_SYS_PTRACE" if root_here else f"you are {user_name(own_uid)}"
         do = IN_CONTAINERS if root_here else "use sudo, or be that user"
-        return f"it runs as {others}, {told}: {do}"
+        return f"it runs as {others}, {reported}: {do}"
     if scope >= 3:
         return (
             "kernel.yama.ptrace_scope is 3: nobody may look into a process until the machine starts with another value"

@@ -68,11 +68,11 @@ def parse_interval(text: str) -> int:
 
 
 def countdown(session: Session, wanted: Wanted) -> Any:
-    def at_look(left: float) -> None:
+    def at_poll(left: float) -> None:
         if output.messages.is_terminal and not wanted.json:
             output.messages.print(f"{left:.0f} s left, {output.counted(session.seen, 'sample')}  ", end="\r")
 
-    return at_look
+    return at_poll
 
 
 def finish(profile: Profile, wanted: Wanted, console: Any, how: str) -> None:
@@ -102,16 +102,16 @@ def show_live(session: Session, wanted: Wanted, stop: Stop) -> str:
     """The table again and again, until Ctrl-C or the end of the process."""
     last = 0.0
 
-    def at_look(left: float) -> None:
+    def at_poll(left: float) -> None:
         nonlocal last
         if time.monotonic() - last < LIVE_SECONDS:
             return
-        session.look_at_pages()
+        session.poll_pages()
         last = time.monotonic()
         output.console.clear()
         show(session.profile(), wanted.rows, wanted.by or "live", output.console, "live; Ctrl-C ends")
 
-    return watch(session, 10 * 365 * 86400.0, at_look, stop)
+    return watch(session, 10 * 365 * 86400.0, at_poll, stop)
 
 
 def opened(target: str) -> Reader | ProfileFile:
@@ -204,9 +204,9 @@ def follow(pid: int, interval: int, folder: Path) -> tuple[Session | None, int]:
             return session, status
         try:
             if session is not None:
-                session.look()
+                session.poll()
                 if time.monotonic() - pages > PAGES_SECONDS:
-                    session.look_at_pages()
+                    session.poll_pages()
                     pages = time.monotonic()
         except ProcessGone:
             pass  # it is about to be waited for
@@ -238,7 +238,7 @@ def profile_program(command: list[str], library: Path, interval: str | None, wan
             elif kept.exists():  # it ended before it was looked at
                 session = Session(ProfileFile(kept), bytes_)
                 session.begin()
-                session.look()
+                session.poll()
         except FolioError:
             how = "as it was at the last look before its end"
     if session is None:

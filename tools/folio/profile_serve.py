@@ -40,14 +40,14 @@ class Collector:
         while not self.stop.wait(self.session.pause):
             try:
                 with self.lock:
-                    self.look()
+                    self.poll()
             except FolioError as error:
                 self.problem = str(error)
                 self.stop.set()
         self.session.stop_feed()
 
-    def look(self) -> None:
-        self.session.look()
+    def poll(self) -> None:
+        self.session.poll()
         if not self.waiting and len(self.session.book.rows) - len(self.session.book.row_of) > FOLD_ROWS:
             self.session.book.fold()
 
@@ -55,8 +55,8 @@ class Collector:
         with self.lock:
             if self.problem:
                 raise FolioError(self.problem)
-            self.look()
-            self.session.look_at_pages()
+            self.poll()
+            self.session.poll_pages()
             return self.session.profile()
 
     def delta(self, seconds: float) -> Profile:
@@ -129,15 +129,15 @@ def serve(session: Session, listen: str) -> int:
             raise FolioError(f"--listen {listen}: {error.strerror}; choose another address or port") from None
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        looks = threading.Thread(target=collector.run, daemon=True)
-        looks.start()
+        polls = threading.Thread(target=collector.run, daemon=True)
+        polls.start()
         url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/debug/pprof/heap"
         output.note(f"serves process {session.reader.process.pid} at {url} (and allocs); Ctrl-C ends")
         output.note(f"next: go tool pprof {url}")
         while not (stop.wait(0.2) or collector.stop.is_set()):
             pass
         collector.stop.set()
-        looks.join(timeout=10)
+        polls.join(timeout=10)
         server.shutdown()
         if collector.problem:
             raise FolioError(collector.problem)

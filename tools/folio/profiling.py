@@ -25,13 +25,13 @@ from folio.pages import among
 from folio.process import PAGE
 from folio.profile_file import ProfileFile
 from folio.reader import Reader
-from folio.samples import LIVE, LOOK_SECONDS_LEAST, Batch, Ends, Feed, Samples
+from folio.samples import LIVE, POLL_SECONDS_LEAST, Batch, Ends, Feed, Samples
 from folio.symbols import Frame, Symbols, trimmed
 from folio.unwind import Unwinder
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = "interrupted"
-LOOK_SECONDS, CALMER = 0.25, 1.1
+POLL_SECONDS, CALMER = 0.25, 1.1
 BATCHES = 2  # of stacks that are held in memory: up to 128 MiB
 
 
@@ -114,7 +114,7 @@ class Session:
         self.joined: int | None = None  # the number of another command's closing, with which sampling ends
         self.over_time = True
         self.pages_known = self.has_ended = False
-        self.pause = 2 * LOOK_SECONDS_LEAST  # slots are used again soon where little lives long
+        self.pause = 2 * POLL_SECONDS_LEAST  # slots are used again soon where little lives long
         self.seen = self.seen_bytes = self.missed = 0
         self.lost = self.lost_before = 0  # of those that were missed: they had no slot
         self.command = output.one_line(reader.process.command(), 200)
@@ -164,7 +164,7 @@ class Session:
             self.is_on = False
             self.seam.open()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.seam:
             self.seam.check_image()
             self.counts = self.seam.counts()
@@ -184,7 +184,7 @@ class Session:
         self.take()
 
     def start_feed(self) -> None:
-        """From now on samples are read in another thread; `look` only has to unwind them."""
+        """From now on samples are read in another thread; `poll` only has to unwind them."""
         self.feed = Feed(self.samples)
         self.feed.start()
 
@@ -199,14 +199,14 @@ class Session:
             self._add_all(self.feed.take())
         else:
             ends = Ends()
-            self._add_all(self.samples.look(ends))
+            self._add_all(self.samples.poll(ends))
             self.book.end(ends.numbers, ends.freed_ms)
         self.now = time.monotonic()
         missed = max(made - self.began - self.seen, 0)
         if missed > self.missed:
-            self.pause = max(self.pause / 2, LOOK_SECONDS_LEAST)
+            self.pause = max(self.pause / 2, POLL_SECONDS_LEAST)
         else:
-            self.pause = min(self.pause * CALMER, LOOK_SECONDS)
+            self.pause = min(self.pause * CALMER, POLL_SECONDS)
         if self.feed is not None:
             self.feed.pause = self.pause
         self.missed, self.made_last = missed, made
@@ -214,12 +214,12 @@ class Session:
 
     def _add_all(self, items: Iterator[Batch | Ends]) -> None:
         with suppress(ProcessGone):  # then the mappings that were seen last hold
-            self.modules.look()
+            self.modules.poll()
         # All is read before the first is unwound, as far as there is room.
         for group in grouped(items, BATCHES):
             with suppress(ProcessGone):
-                self.modules.look()  # what was loaded meanwhile
-            self.made.look()
+                self.modules.poll()  # what was loaded meanwhile
+            self.made.poll()
             for item in group:
                 if isinstance(item, Ends):
                     self.book.end(item.numbers, item.freed_ms)
@@ -245,7 +245,7 @@ class Session:
             except (OSError, AttributeError):
                 self.threads[thread] = ""
 
-    def look_at_pages(self) -> None:
+    def poll_pages(self) -> None:
         """Which of the live objects' pages are resident."""
         if not getattr(self.reader.process, "tells_pages", True):
             return
@@ -387,21 +387,21 @@ class Stop(threading.Event):
         self.set()
 
 
-def watch(session: Session, seconds: float, at_look: Callable[[float], None], stop: Stop) -> str:
+def watch(session: Session, seconds: float, at_poll: Callable[[float], None], stop: Stop) -> str:
     """Looks for so many seconds; ends early with `stop` or the process. Returns how: "", or why early."""
     session.over_time = seconds > 0
     end = session.began_at + seconds
     how = ""
     try:
-        session.look()
+        session.poll()
         if seconds:
             session.start_feed()
         while (left := end - time.monotonic()) > 0:
-            at_look(left)
+            at_poll(left)
             if stop.wait(min(session.pause, left)):
                 how = INTERRUPTED
                 break
-            session.look()
+            session.poll()
     except ProcessGone:
         session.has_ended, how = True, "the process ended"
     except FolioError as error:
@@ -411,8 +411,8 @@ def watch(session: Session, seconds: float, at_look: Callable[[float], None], st
     session.stop_feed()
     if how in ("", INTERRUPTED):
         try:
-            session.look()
-            session.look_at_pages()
+            session.poll()
+            session.poll_pages()
         except ProcessGone:
             session.has_ended, how = True, "the process ended"
         except FolioError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # it takes a while to load, and a program that nobody watches
     from folio.watching import Watch
 
 NEAR = 0.8  # of the peak: below that the look shows something else
-TOLD = 0.01  # of RSS: what moved during the look, where it is more
+REPORTED = 0.01  # of RSS: what moved during the look, where it is more
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 MEMORY_SIGNALS = [f"signal {int(number)}" for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)]
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
@@ -158,7 +158,7 @@ def show_look(look: dict[str, Any], peak: int, seen: Watch) -> None:
     parts = seen.parts or seen.inexact
     assert parts is not None
     of = f", of {seen.program}" if len(seen.programs) > 1 else ""
-    off = f" (parts off by up to {output.size(parts.moved)})" if parts.moved > TOLD * parts.rss else ""
+    off = f" (parts off by up to {output.size(parts.moved)})" if parts.moved > REPORTED * parts.rss else ""
     output.note(
         f"the largest of {output.counted(seen.looks, 'look')} at its memory, at {100 * look['of_peak']:.0f} % of the "
         f"peak{of}{off}:"

@@ -25,7 +25,7 @@ LIVE, FREED = 2, 3
 AT_ONCE = 2048  # stacks that are read at once, and then looked at whether they are whole
 BATCH = 8192  # stacks that are passed on together: up to 64 MiB
 WAITING_MOST = 4  # batches
-LOOK_SECONDS_LEAST = 0.005
+POLL_SECONDS_LEAST = 0.005
 REGISTERS = 14
 
 SAMPLE = np.dtype(
@@ -135,7 +135,7 @@ class Samples:
         wide = words.view(np.uint8).reshape(-1, each)[:, : SAMPLE.itemsize]
         return np.ascontiguousarray(wide).view(SAMPLE).reshape(-1)
 
-    def look(self, ends: Ends) -> Iterator[Batch]:
+    def poll(self, ends: Ends) -> Iterator[Batch]:
         """What is new, and, added to `ends`, what is no more."""
         self._find_tables()
         found = []
@@ -195,7 +195,7 @@ class Feed(threading.Thread):
     def __init__(self, samples: Samples) -> None:
         super().__init__(daemon=True)
         self.samples = samples
-        self.pause = LOOK_SECONDS_LEAST
+        self.pause = POLL_SECONDS_LEAST
         self.found: queue.Queue[Batch | Ends] = queue.Queue(WAITING_MOST)
         self.leave = threading.Event()
         self.problem: FolioError | None = None
@@ -204,7 +204,7 @@ class Feed(threading.Thread):
         try:
             while not self.leave.wait(self.pause):
                 ends = Ends()
-                for batch in self.samples.look(ends):
+                for batch in self.samples.poll(ends):
                     self.found.put(batch)
                 if ends.numbers:
                     self.found.put(ends)  # of samples that were found before

@@ -153,25 +153,25 @@ class Block:
         return np.where(good, self.words[place], np.uint64(0)), good
 
 
-Look = Callable[[Block], Any]
+Check = Callable[[Block], Any]
 
 
 class Scanner:
     """`tags`: also look for words that hold an object's address beside 16 bits of something else. `pointers` False: for
-    the sake of `look` only. `wanted`: for each chunk of the objects' table, whether pointers into it are looked for."""
+    the sake of `check` only. `wanted`: of each chunk of the objects' table whether pointers into it are looked for."""
 
     def __init__(
         self,
         process: Source,
         objects: Objects,
         *,
-        look: Look | None = None,
+        check: Check | None = None,
         tags: bool = False,
         pointers: bool = True,
         wanted: np.ndarray | None = None,
     ) -> None:
         self.process, self.objects = process, objects
-        self.look, self.tags, self.pointers, self.wanted = look, tags, pointers, wanted
+        self.check, self.tags, self.pointers, self.wanted = check, tags, pointers, wanted
         self.bytes = 0
         self.own = threading.local()
 
@@ -202,7 +202,7 @@ class Scanner:
         self.process.read_into(buffer, list(zip(step.starts.tolist(), step.lengths.tolist(), strict=True)))
         block = Block(step, buffer.view(np.uint64))
         objects, words = self.objects, block.words
-        extra = self.look(block) if self.look else None
+        extra = self.check(block) if self.check else None
         if not self.pointers:
             return Found(step, *[NONE] * 6, extra)
         scratch, near = self.own.words[: len(words)], self.own.near[: len(words)]

@@ -197,5 +197,5 @@ def by_bin(profile: Profile, what: str) -> dict[Hashable, Sum]:
 
 def callers(frames: Iterable[Frame]) -> list[str]:
     """Without what starts programs and threads, and what only passes calls on."""
-    told = (f for f in frames if not START.match(f.function) and not LIBRARIES.search(f.file))
-    return [short(frame.function, 40) for frame in told]
+    reported = (f for f in frames if not START.match(f.function) and not LIBRARIES.search(f.file))
+    return [short(frame.function, 40) for frame in reported]

@@ -107,7 +107,7 @@ class Snapshot:
         # What lies in neither: ((address, length), bytes)
         self.beside: list[tuple[tuple[int, int], np.ndarray]] = []
         self.codes = self._read_codes(process)
-        self.tops = self._read_tops(process)
+        self.cursors = self._read_cursors(process)
 
     def _read_fixed(self, process: Source, scanner: PageScanner | StoredPages) -> Memory:
         """The arrays of fixed size in the library's data."""
@@ -149,9 +149,9 @@ class Snapshot:
         codes = (entries // layout.chunk_entry_step).astype(np.uint8)
         return np.where(codes < layout.code_watched, codes, codes - layout.code_watched)
 
-    def _read_tops(self, process: Source) -> np.ndarray:
-        """The tops of each thread that has a cache, as rows. A thread may have ended without a word, and its storage be
-        another's: only tops that name the cache as their owner are its own."""
+    def _read_cursors(self, process: Source) -> np.ndarray:
+        """The cursors of each thread that has a cache, as rows. A thread may have ended without a word, and its storage
+        be another's: only cursors that name the cache as their owner are its own."""
         layout = self.layout
         self.thread_caches_made = 0
         found: list[tuple[int, int]] = []
@@ -160,17 +160,17 @@ class Snapshot:
         while cache and cache not in seen and self.thread_caches_made < THREADS_MOST:
             seen.add(cache)
             self.thread_caches_made += 1
-            tops = self.metadata.word(cache + layout.thread_cache_tops_offset) & ~1
-            if tops:
-                found.append((cache, tops))
+            cursors = self.metadata.word(cache + layout.thread_cache_cursors_offset) & ~1
+            if cursors:
+                found.append((cache, cursors))
             cache = self.metadata.word(cache + layout.thread_cache_next_offset)
         length = layout.codes * 8 + 8
-        rows = process.read_ranges([(tops, length) for _, tops in found]).view(np.uint64)
+        rows = process.read_ranges([(cursors, length) for _, cursors in found]).view(np.uint64)
         rows = rows.reshape(len(found), layout.codes + 1)
         caches = np.array([cache for cache, _ in found], dtype=np.uint64)
         own = rows[:, layout.codes] == caches
         rows[~own] = 0  # another's memory by now
-        self.beside += [((tops, length), row.view(np.uint8)) for (_, tops), row in zip(found, rows, strict=True)]
+        self.beside += [((cursors, length), row.view(np.uint8)) for (_, cursors), row in zip(found, rows, strict=True)]
         self.thread_caches = [int(cache) for cache in caches[own]]  # addresses of those that serve a thread
         return rows[own, : layout.codes]
 

@@ -60,7 +60,7 @@ class FirstWords:
         self.objects, self.types = objects, types
         self.codes = np.zeros(objects.count, dtype=np.int32)
 
-    def look(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+    def check(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the objects that begin in the block, and their first words. Runs in any thread."""
         objects, step = self.objects, block.step
         if step.row >= 0:
@@ -82,7 +82,7 @@ class FirstWords:
 def census(seen: View, types: Types) -> np.ndarray:
     """The code of the type of each object."""
     first = FirstWords(seen.objects, types)
-    scanner = Scanner(seen.reader.process, seen.objects, look=first.look, pointers=False)
+    scanner = Scanner(seen.reader.process, seen.objects, check=first.check, pointers=False)
     for found in scanner.scan(steps_of_first_words(seen.objects, seen.touched)):
         first.add(found)
     seen.reader.process.must_live()
@@ -134,7 +134,7 @@ def survey(
     wanted = objects.chunks_with(np.flatnonzero(~reached)) if reached is not None and notice is None else None
     reach = Reach(objects.count, reached=reached, parents=parents)
     first = FirstWords(objects, types) if types else None
-    scanner = Scanner(process, objects, tags=tags, look=None, wanted=wanted)
+    scanner = Scanner(process, objects, tags=tags, check=None, wanted=wanted)
     tagged = []
 
     def add(found: Found) -> None:
@@ -145,14 +145,14 @@ def survey(
 
     for found in scanner.scan(steps_of_ranges(roots.ranges, seen.touched, False)):
         add(found)
-    scanner.look = first.look if first else None
+    scanner.check = first.check if first else None
     for found in scanner.scan(steps_of_heap(objects, seen.touched)):
         add(found)
         if first:
             first.add(found)
     reach.flood()
     # Last: what a variable leads to is known by that, even if a stack leads to it, too.
-    scanner.look = None
+    scanner.check = None
     for found in scanner.scan(steps_of_ranges(roots.stacks, seen.touched, False)):
         add(found)
     reach.from_roots(*in_registers(roots, objects))

@@ -48,7 +48,7 @@ FILLS = ((0.0, "empty"), (0.25, "to a quarter"), (0.5, "to a half"), (0.75, "to 
 
 
 @dataclass(frozen=True)
-class Look:
+class Poll:
     """What is kept of a look: sums only, since there are many."""
 
     at: float
@@ -73,7 +73,7 @@ class Watched:
     pid: int
     reader: Reader
     command: str = ""
-    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    polls: deque[Poll] = field(default_factory=lambda: deque(maxlen=HISTORY))
     last: Last | None = None
     ended: str = ""
     changed: str = ""  # it runs another program than at first
@@ -82,15 +82,15 @@ class Watched:
         self.names = ThreadNames(self.reader.process.root)
         self.command = output.one_line(self.reader.process.command(), 60)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.ended:
             return
         try:
             try:
-                self.add_look()
+                self.add_poll()
             except NewProgram:
                 self.begin_again()
-                self.add_look()
+                self.add_poll()
         except NewProgram:
             pass  # and another one: at the next look
         except NotOnFolio:
@@ -100,35 +100,35 @@ class Watched:
         except FolioError as error:
             self.ended = str(error)
 
-    def add_look(self) -> None:
+    def add_poll(self) -> None:
         # Once: where much moved meanwhile, the next look is better than the same again.
         reading = self.reader.reading(most=1)
         parts = explain(self.reader, reading)
         purged = self.reader.counter("purged")
         limit = distance(limits_of(self.reader), held_by(self.reader, reading.heap))
         self.last = Last(parts, reading.heap, purged, limit)
-        if parts.exact or not self.looks:
+        if parts.exact or not self.polls:
             values = parts.values() | {"rss": parts.rss, "purged": purged}
-            self.looks.append(Look(time.monotonic(), values, {b.number: b.live for b in parts.bins}))
+            self.polls.append(Poll(time.monotonic(), values, {b.number: b.live for b in parts.bins}))
 
     def begin_again(self) -> None:
         self.reader = of_new_program(self.pid)
-        self.looks.clear()
+        self.polls.clear()
         self.command = ""
         self.__post_init__()
         self.changed = "runs another program since it is watched (exec): what is shown is of that one"
 
     def rate(self, what: str) -> float | None:
         """Of a part of the last two looks, in bytes a second; also of "rss" and "purged"."""
-        if len(self.looks) < 2:
+        if len(self.polls) < 2:
             return None
-        before, now = self.looks[-2], self.looks[-1]
+        before, now = self.polls[-2], self.polls[-1]
         return (now.values.get(what, 0) - before.values.get(what, 0)) / max(now.at - before.at, 1e-3)
 
     def rate_of_bin(self, number: int) -> float:
-        if len(self.looks) < 2:
+        if len(self.polls) < 2:
             return 0.0
-        before, now = self.looks[-2], self.looks[-1]
+        before, now = self.polls[-2], self.polls[-1]
         return (now.live.get(number, 0) - before.live.get(number, 0)) / max(now.at - before.at, 1e-3)
 
 
@@ -153,12 +153,12 @@ def parts_text(watched: Watched, width: int) -> Text:
     rest = max(width - 59, 10)
     bars, sparks = rest // 2, rest - rest // 2
     for key, value in last.values().items():
-        history = [look.values[key] for look in watched.looks]
+        history = [poll.values[key] for poll in watched.polls]
         text.append(f"{TITLES[key]:<21} {output.size(value):>10} {output.share(value, last.rss):>8} ")
         text.append(f"{output.bar(value, last.rss, bars):<{bars}} ", STYLES[key])
         text.append(f"{rate_text(watched.rate(key)):>14} ", "dim")
         text.append(spark(history, sparks) + "\n", STYLES[key])
-    history = [look.values["rss"] for look in watched.looks]
+    history = [poll.values["rss"] for poll in watched.polls]
     text.append(f"{'resident (RSS)':<21} {output.size(last.rss):>10} {'100.0 %':>8} {'':<{bars}} ", "bold")
     text.append(f"{rate_text(watched.rate('rss')):>14} {spark(history, sparks)}", "bold")
     return text
@@ -232,7 +232,7 @@ class Top(App[None]):
         self.sort = "held"
         self.caches = False
         self.frozen = False
-        self.looking = False
+        self.polling = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -242,24 +242,24 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         self.title = "folio top"
-        self.begin_look()
-        self.set_interval(self.every, self.begin_look)
+        self.begin_poll()
+        self.set_interval(self.every, self.begin_poll)
 
     # ---- Looks ----
 
-    def begin_look(self) -> None:
-        if self.frozen or self.looking:
+    def begin_poll(self) -> None:
+        if self.frozen or self.polling:
             return
-        self.looking = True
-        self.run_worker(self.look_at_all, thread=True)
+        self.polling = True
+        self.run_worker(self.poll_all, thread=True)
 
-    def look_at_all(self) -> None:
+    def poll_all(self) -> None:
         for watched in self.watched:
-            watched.look()
-        self.call_from_thread(self.end_look)
+            watched.poll()
+        self.call_from_thread(self.end_poll)
 
-    def end_look(self) -> None:
-        self.looking = False
+    def end_poll(self) -> None:
+        self.polling = False
         self.draw()
 
     # ---- The screen ----

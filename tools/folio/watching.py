@@ -70,10 +70,10 @@ class Watch:
         if now < member.not_before or (grown < at_once and (grown < GROWTH or now < self.rest_until)):
             return
         member.reader = member.reader or Reader(member.process.pid)
-        self.look(member.reader)
+        self.read(member.reader)
         self.rest_until = time.monotonic() + REST * (time.monotonic() - now)
 
-    def look(self, reader: Reader) -> None:
+    def read(self, reader: Reader) -> None:
         self.add(explain(reader, reader.reading(most=1)), reader)  # the next one is better than the same again
         peak = int(reader.process.status().get("VmHWM", "0 kB").split()[0]) << 10
         reader.process.must_live()

@@ -63,13 +63,13 @@ def outcome(command: list[str], options: str) -> str:
     except subprocess.TimeoutExpired:
         return "corrupt"
     lines = done.stderr.splitlines()
-    told = bool(lines) and all(LINE.fullmatch(line) for line in lines)
+    reported = bool(lines) and all(LINE.fullmatch(line) for line in lines)
     if done.returncode == DOES_NOT_APPLY and not lines:
         return "does not apply"
-    if done.returncode == -signal.SIGABRT and told and len(lines) == 1:
+    if done.returncode == -signal.SIGABRT and reported and len(lines) == 1:
         return "caught"
-    if done.returncode == CLEAN and (told or not lines):
-        return "caught" if told else "clean"
+    if done.returncode == CLEAN and (reported or not lines):
+        return "caught" if reported else "clean"
     return "corrupt"
 
 

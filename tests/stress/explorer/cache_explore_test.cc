@@ -191,7 +191,7 @@ void fill_cache(CacheScenario& s, unsigned i) {
     ThreadCache* const cache = thread_cache();
     const BinCache& b = cache->budget.bins[index(s.bin)];
     while (b.capacity != kMagazineObjects ||
-           reinterpret_cast<uintptr_t>(thread_tops.top[index(s.bin)]) % kMagazineBytes != 0) {
+           reinterpret_cast<uintptr_t>(thread_cursors.cursor[index(s.bin)]) % kMagazineBytes != 0) {
       if (p.count < 4 * kMagazineObjects) p.allocate(s.bin, 8 * kMagazineObjects);
       p.release(s.bin, 1);
     }

@@ -22,7 +22,7 @@ struct Program {
   void allocate(BinId bin, unsigned n) {
     for (; n != 0; --n) {
       bool zero = false;
-      void* object = pop_top(bin);
+      void* object = pop_cursor(bin);
       if (object == nullptr) object = refill(bin, &zero);
       if (object == nullptr) abort();
       list[count++] = object;
@@ -33,9 +33,9 @@ struct Program {
     for (; n != 0; --n) {
       void* object = list[--count];
       Machine::write_object(object);
-      Slot*& top = thread_tops.top[index(bin)];
-      if (reinterpret_cast<uintptr_t>(top) % kMagazineBytes != 0) {
-        *--top = object;
+      Slot*& cursor = thread_cursors.cursor[index(bin)];
+      if (reinterpret_cast<uintptr_t>(cursor) % kMagazineBytes != 0) {
+        *--cursor = object;
       } else if (ThreadCache* cache = thread_cache()) {
         thread_cache_overflow(cache, bin, object, "explorer");
       } else {
@@ -45,10 +45,10 @@ struct Program {
   }
 
  private:
-  static void* pop_top(BinId bin) {
-    Slot*& top = thread_tops.top[index(bin)];
-    void* object = *top;
-    if (object != nullptr) ++top;
+  static void* pop_cursor(BinId bin) {
+    Slot*& cursor = thread_cursors.cursor[index(bin)];
+    void* object = *cursor;
+    if (object != nullptr) ++cursor;
     return object;
   }
   static void* refill(BinId bin, bool* zero) {
@@ -116,7 +116,7 @@ class CacheScenario {
     for (ThreadCache* c = idle.top(); c != nullptr; c = c->link.load(order::relaxed)) {
       seen.push_back(c);
       if (seen.size() > 4 * Machine::kThreadsMost) return "caches that wait are in a ring";
-      if (c->tops.load(order::relaxed) != nullptr) return "a cache that waits leads to a thread";
+      if (c->cursors.load(order::relaxed) != nullptr) return "a cache that waits leads to a thread";
     }
     for (unsigned i = 0; i < Machine::kThreadsMost; ++i) {
       if (!machine.lives(i) || (i < threads_ && !machine.finished(i))) continue;
@@ -124,8 +124,9 @@ class CacheScenario {
       machine.as(i, [&] { cache = thread_state.cache; });
       if (cache == nullptr) continue;
       seen.push_back(cache);
-      if (cache->tops.load(order::relaxed) != machine.tops_of(i)) return "a live thread's cache does not lead to it";
-      if (machine.tops_of(i)->owner != cache) return "a live thread's tops have another owner";
+      if (cache->cursors.load(order::relaxed) != machine.cursors_of(i))
+        return "a live thread's cache does not lead to it";
+      if (machine.cursors_of(i)->owner != cache) return "a live thread's cursors have another owner";
     }
     std::sort(seen.begin(), seen.end());
     return std::adjacent_find(seen.begin(), seen.end()) == seen.end() ? "" : "a cache serves two";

@@ -67,19 +67,19 @@ inline unsigned lowest(uint32_t mask) { return static_cast<unsigned>(__builtin_c
 
 // What the code under test keeps in thread-local storage.
 struct TlsImage {
-  folio::ThreadTops tops;
+  folio::ThreadCursors cursors;
   folio::ThreadState state;
 };
 
 // Thread-local storage of a logical thread, at an address of its own: that of a kernel thread which sleeps for good.
 struct Storage {
-  folio::ThreadTops* tops;
+  folio::ThreadCursors* cursors;
   folio::ThreadState* state;
   uintptr_t thread_pointer;
 
-  TlsImage image() const { return {*tops, *state}; }
+  TlsImage image() const { return {*cursors, *state}; }
   void set(const TlsImage& to) const {
-    *tops = to.tops;
+    *cursors = to.cursors;
     *state = to.state;
   }
 };
@@ -108,7 +108,7 @@ class Machine {
   void now_is(unsigned i, Life life) { life_[i] = (life_[i] & ~uint64_t{3}) | static_cast<uint64_t>(life); }
   void turn(Life life);
   void live_anew();
-  const folio::ThreadTops* tops_of(unsigned i) const { return threads_[i].storage.tops; }
+  const folio::ThreadCursors* cursors_of(unsigned i) const { return threads_[i].storage.cursors; }
 
   enum class End { kWhole, kCut, kOverrun };
   // One execution. kCut: the chooser gave it up; kOverrun: it took more than kStepsMost points.

@@ -1,4 +1,4 @@
-// Who looks into another thread's tops, while that thread begins, ends, or leaves without a word and its storage
+// Who looks into another thread's cursors, while that thread begins, ends, or leaves without a word and its storage
 // becomes something else: statistics, the search for caches whose thread is gone, and the child of a fork.
 //
 // Afterwards each cache serves one thread, or waits for one, and what is lost is what the threads that left had.
@@ -19,8 +19,8 @@ void begin(CacheScenario& s, unsigned i) {
     s.program[i].release(s.bin, 3);
   });
 }
-Body find_gone(unsigned looks) {
-  return [looks] { thread_caches_find_gone(looks); };
+Body find_gone(unsigned checks) {
+  return [checks] { thread_caches_find_gone(checks); };
 }
 Body allocate(CacheScenario& s, unsigned i) {
   return [&s, i] { s.program[i].allocate(s.bin, 1); };
@@ -38,7 +38,7 @@ Body count() {
   };
 }
 
-TEST(ExploreGone, LooksForCachesWhileThreadsBegin) {
+TEST(ExploreGone, SearchesForCachesWhileThreadsBegin) {
   CacheScenario s(3);
   s.thread([] { thread_cache(); });
   s.thread([] { thread_cache(); });
@@ -46,7 +46,7 @@ TEST(ExploreGone, LooksForCachesWhileThreadsBegin) {
   s.expect_sound("gone: two begin, one looks");
 }
 
-TEST(ExploreGone, LooksForCachesWhileThreadsEnd) {
+TEST(ExploreGone, SearchesForCachesWhileThreadsEnd) {
   CacheScenario s(3);
   begin(s, 0);
   s.thread(end(s, Life::kUnmapped));
@@ -84,7 +84,7 @@ TEST(ExploreGone, StorageIsUsedAgainWithoutAnEnd) {
   s.expect_sound("gone: one leaves, another begins in its storage; one looks, one begins");
 }
 
-TEST(ExploreGone, TwoLookAtOnce) {
+TEST(ExploreGone, TwoSearchAtOnce) {
   CacheScenario s(3);
   begin(s, 2);
   s.allow_lost(kMagazineObjects);

@@ -34,7 +34,7 @@ class IndexScenario {
     }
     // As low as can be, but for the first field and the group: who looks has something to lower.
     for (const Room r : {Room::kFree, Room::kReady}) {
-      look(r, 1);
+      search(r, 1);
       raise_room(*field_, r, kStale);
     }
     world_.save();
@@ -49,14 +49,14 @@ class IndexScenario {
     return [this, object] { large_free(live_[object]); };
   }
   // What a search does that finds no run of so many granules: of the field, and of the group.
-  static void look(Room r, unsigned granules) {
+  static void search(Room r, unsigned granules) {
     FieldPlace at;
     while (Field* f = find_room(r, granules, &at)) learn_room(*f, r, granules);
     at = FieldPlace();
     find_room(r, granules, &at);
   }
-  static Body look_for(Room r, unsigned granules) {
-    return [r, granules] { look(r, granules); };
+  static Body search_for(Room r, unsigned granules) {
+    return [r, granules] { search(r, granules); };
   }
   static Body purge(bool all) {
     return [all] { large_purge(all, kUnlimited); };
@@ -103,17 +103,17 @@ class IndexScenario {
 
 TEST(ExploreLargeIndex, RoomIsLoweredWhileItIsFreed) {
   IndexScenario s;
-  s.plan.threads = {s.free(0), s.look_for(Room::kFree, 17), s.free(1)};
+  s.plan.threads = {s.free(0), s.search_for(Room::kFree, 17), s.free(1)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: room is lowered while two give");
   IndexScenario two;
-  two.plan.threads = {two.free(0), two.look_for(Room::kFree, 9), two.look_for(Room::kFree, 4)};
+  two.plan.threads = {two.free(0), two.search_for(Room::kFree, 9), two.search_for(Room::kFree, 4)};
   expect_sound(explore(two.machine, two.plan, {.executions = 3000}), "large index: two lower room, one gives");
 }
 
 TEST(ExploreLargeIndex, RoomWithPagesIsLoweredWhileItIsFreedAndPurged) {
   IndexScenario s;
   s.start_without(1);
-  s.plan.threads = {s.free(0), s.look_for(Room::kReady, 9), s.purge(true)};
+  s.plan.threads = {s.free(0), s.search_for(Room::kReady, 9), s.purge(true)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: pages are looked for, freed, purged");
 }
 
@@ -131,7 +131,7 @@ TEST(ExploreLargeIndex, MarksAreLoweredWhileOthersAgeAndFree) {
 // A field is opened: its group has more room than who has just looked through it knows.
 TEST(ExploreLargeIndex, RoomIsLoweredWhileAFieldIsOpened) {
   IndexScenario s;
-  s.plan.threads = {IndexScenario::open_another(), s.look_for(Room::kFree, 504), IndexScenario::walk()};
+  s.plan.threads = {IndexScenario::open_another(), s.search_for(Room::kFree, 504), IndexScenario::walk()};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: one opens a field, one lowers room");
   IndexScenario two;
   two.plan.threads = {IndexScenario::open_another(), IndexScenario::open_another(), IndexScenario::walk()};
@@ -142,7 +142,7 @@ TEST(ExploreLargeIndex, RoomIsLoweredWhileAFieldIsOpened) {
 TEST(ExploreLargeIndex, TheNextBlock) {
   IndexScenario s;
   s.enter_others(kBlockFields - 1);
-  s.plan.threads = {IndexScenario::open_another(), s.look_for(Room::kFree, 504)};
+  s.plan.threads = {IndexScenario::open_another(), s.search_for(Room::kFree, 504)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: one makes the next block, one looks");
   IndexScenario two;
   two.enter_others(kBlockFields - 1);
@@ -153,7 +153,7 @@ TEST(ExploreLargeIndex, TheNextBlock) {
 // What a thread that stopped has hidden comes to light when the field is repaired.
 TEST(ExploreLargeIndex, AFieldIsRepaired) {
   IndexScenario s;
-  s.plan.threads = {s.free(0), s.look_for(Room::kFree, 1), s.look_for(Room::kReady, 1)};
+  s.plan.threads = {s.free(0), s.search_for(Room::kFree, 1), s.search_for(Room::kReady, 1)};
   s.plan.verdict = [&]() -> std::string {
     raise_all(s.field());
     const unsigned least = (s.field().occupancy(0).load(order::relaxed) & 1) == 0 ? IndexScenario::kGranules : 0;

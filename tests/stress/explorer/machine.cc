@@ -66,18 +66,18 @@ uintptr_t thread_pointer() { return reinterpret_cast<uintptr_t>(__builtin_thread
 
 // Storage for a logical thread: of a thread that tells where it is and sleeps.
 Storage make_storage() {
-  static sem_t told;
+  static sem_t ready;
   static Storage made;
-  sem_init(&told, 0, 0);
+  sem_init(&ready, 0, 0);
   pthread_t thread;
   const auto sleep = [](void*) -> void* {
-    made = {&folio::thread_tops, &folio::thread_state, thread_pointer()};
-    sem_post(&told);
+    made = {&folio::thread_cursors, &folio::thread_state, thread_pointer()};
+    sem_post(&ready);
     for (;;) pause();
   };
   if (pthread_create(&thread, nullptr, sleep, nullptr) != 0) abort();
   pthread_detach(thread);
-  while (sem_wait(&told) != 0) {
+  while (sem_wait(&ready) != 0) {
   }
   return made;
 }
@@ -232,7 +232,7 @@ Machine::End Machine::run(const Plan& plan, Chooser& chooser) {
   owner_written_ = 0;
   for (unsigned i = 0; i < kThreadsMost; ++i) {
     threads_[i].storage.set(threads_[i].initial);
-    memory_.location(&threads_[i].storage.tops->owner, 8);
+    memory_.location(&threads_[i].storage.cursors->owner, 8);
     life_[i] = first_life_[i] | 4;
     start(threads_[i]);
   }
@@ -392,7 +392,7 @@ void Machine::pass(unsigned from, unsigned to) {
 
 void Machine::note_access(uintptr_t address, size_t bytes, bool write, const void* where) {
   if (constants_.holds(address)) return;
-  if (write && address == reinterpret_cast<uintptr_t>(&threads_[current_].storage.tops->owner)) {
+  if (write && address == reinterpret_cast<uintptr_t>(&threads_[current_].storage.cursors->owner)) {
     owner_written_ |= 1u << current_;
   }
   for (const Range& own : own_) {
@@ -405,12 +405,12 @@ void Machine::note_access(uintptr_t address, size_t bytes, bool write, const voi
 
 // ---- Other threads, as the kernel shows them ----
 
-// The owner of a thread's tops is written plainly, and read by others through the kernel: the same as a relaxed store.
-// It has happened by the time of the thread's next operation.
+// The owner of a thread's cursors is written plainly, and read by others through the kernel: the same as a relaxed
+// store. It has happened by the time of the thread's next operation.
 void Machine::note_owner() {
   for (uint32_t rest = owner_written_; rest != 0; rest &= rest - 1) {
     const unsigned t = lowest(rest);
-    folio::ThreadCache** const owner = &threads_[t].storage.tops->owner;
+    folio::ThreadCache** const owner = &threads_[t].storage.cursors->owner;
     memory_.stored_plainly(t, owner, reinterpret_cast<uint64_t>(*owner));
   }
   owner_written_ = 0;
@@ -427,8 +427,8 @@ unsigned Machine::thread_at(const void* address) const {
 // A look by way of the kernel: a point.
 uint64_t Machine::life_of(unsigned thread) {
   const Ghost ghost;
-  const ExploredOp look = {ExploredOp::kLoad, folio::order::seq_cst, 8, 0, 0, __FILE__, 0};
-  return running_ ? operate(&life_[thread], look) : life_[thread];
+  const ExploredOp peek = {ExploredOp::kLoad, folio::order::seq_cst, 8, 0, 0, __FILE__, 0};
+  return running_ ? operate(&life_[thread], peek) : life_[thread];
 }
 
 void Machine::turn(Life life) {
@@ -448,7 +448,7 @@ void Machine::live_anew() {
   if (owner_written_ != 0) note_owner();
   const unsigned me = current_;
   threads_[me].storage.set(new_storage());
-  memory_.stored_plainly(me, &threads_[me].storage.tops->owner, 0);
+  memory_.stored_plainly(me, &threads_[me].storage.cursors->owner, 0);
   const ExploredOp change = {
       ExploredOp::kStore, folio::order::seq_cst, 8, (life_[me] & ~uint64_t{3}) + 4, 0, __FILE__, 0};
   operate(&life_[me], change);
@@ -463,11 +463,11 @@ bool Machine::copy_storage(void* to, const void* from, size_t bytes, bool* mappe
   *mapped = (m.life_of(thread) & 3) != static_cast<uint64_t>(Life::kUnmapped);
   if (!*mapped) return true;
   memcpy(to, from, bytes);
-  void** const owner = reinterpret_cast<void**>(&m.threads_[thread].storage.tops->owner);
+  void** const owner = reinterpret_cast<void**>(&m.threads_[thread].storage.cursors->owner);
   const auto at = static_cast<size_t>(reinterpret_cast<const char*>(owner) - static_cast<const char*>(from));
   if (at >= bytes || !m.running_) return true;
-  const ExploredOp look = {ExploredOp::kLoad, folio::order::relaxed, 8, 0, 0, __FILE__, 0};
-  const uint64_t read = m.operate(owner, look);
+  const ExploredOp peek = {ExploredOp::kLoad, folio::order::relaxed, 8, 0, 0, __FILE__, 0};
+  const uint64_t read = m.operate(owner, peek);
   memcpy(static_cast<char*>(to) + at, &read, sizeof read);
   return true;
 }

@@ -160,7 +160,7 @@ class ChunkScenario {
   void reset() {
     world_.reset();
     for (const auto& [chunk, code] : entries_) {
-      chunk_entry(chunk).store(static_cast<uint16_t>(code * kTopBytes), order::relaxed);
+      chunk_entry(chunk).store(static_cast<uint16_t>(code * kCursorBytes), order::relaxed);
     }
     held_.clear();
     large_.clear();

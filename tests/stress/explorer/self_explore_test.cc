@@ -13,7 +13,7 @@ namespace {
 using folio::Atomic;
 namespace order = folio::order;
 
-enum class Fault { kNone, kNoSecondLook, kHintFirst, kLooksAtOldClass, kWaits };
+enum class Fault { kNone, kNoSecondRead, kHintFirst, kReadsOldClass, kWaits };
 
 // Hints in miniature: `word` counts what is there, `hint` says "look here".
 template <Fault kFault>
@@ -33,7 +33,7 @@ struct Hinted {
     const uint64_t got = word.exchange(0, order::seq_cst);
     if (got != 0) return got;
     hint.fetch_and(0, order::seq_cst);
-    if (kFault != Fault::kNoSecondLook && word.load(order::seq_cst) != 0) raise();
+    if (kFault != Fault::kNoSecondRead && word.load(order::seq_cst) != 0) raise();
     return 0;
   }
 };
@@ -64,7 +64,7 @@ Outcome explore_hinted() {
 
 TEST(ExplorerItself, Hints) {
   expect_sound(explore_hinted<Fault::kNone>(), "hints in miniature");
-  expect_caught(explore_hinted<Fault::kNoSecondLook>(), "the same, lowered without a second look");
+  expect_caught(explore_hinted<Fault::kNoSecondRead>(), "the same, lowered without a second look");
   expect_caught(explore_hinted<Fault::kHintFirst>(), "the same, hint before word");
 }
 
@@ -82,13 +82,13 @@ struct Classes {
     hints.fetch_and(~(uint64_t{1} << c), order::seq_cst);
     if (class_of(taken.load(order::seq_cst)) == c) raise(c);
   }
-  void look(unsigned c) {
+  void peek(unsigned c) {
     if (class_of(taken.load(order::seq_cst)) != c) lower(c);
   }
   void take() {
-    const unsigned looked_like = class_of(taken.load(order::seq_cst));
+    const unsigned peeked = class_of(taken.load(order::seq_cst));
     const uint64_t before = taken.fetch_add(1, order::seq_cst);
-    const unsigned old_class = kFault == Fault::kLooksAtOldClass ? looked_like : class_of(before);
+    const unsigned old_class = kFault == Fault::kReadsOldClass ? peeked : class_of(before);
     if (class_of(before + 1) != old_class) raise(class_of(before + 1));
   }
   void give() {
@@ -102,7 +102,7 @@ Outcome explore_classes() {
   static Classes<kFault> classes;
   Machine machine;
   Plan plan;
-  plan.threads = {[] { classes.take(); }, [] { classes.give(); }, [] { classes.look(1); }};
+  plan.threads = {[] { classes.take(); }, [] { classes.give(); }, [] { classes.peek(1); }};
   plan.reset = [] {
     classes.taken.store(1, order::relaxed);
     classes.hints.store(2, order::relaxed);
@@ -116,7 +116,7 @@ Outcome explore_classes() {
 
 TEST(ExplorerItself, Classes) {
   expect_sound(explore_classes<Fault::kNone>(), "classes in miniature");
-  expect_caught(explore_classes<Fault::kLooksAtOldClass>(), "the same, compared with the class that was looked for");
+  expect_caught(explore_classes<Fault::kReadsOldClass>(), "the same, compared with the class that was looked for");
 }
 
 // A stack whose head has no tag: ABA.
@@ -259,13 +259,13 @@ Outcome explore_litmus(const Litmus& litmus, const Limits& limits = {}) {
   return explore(machine, plan, limits);
 }
 
-Outcome message_passing(int publish, int look) {
+Outcome message_passing(int publish, int peek) {
   return explore_litmus({{[=] {
                             x.store(1, order::relaxed);
                             y.store(1, publish);
                           },
                           [=] {
-                            got[0] = y.load(look);
+                            got[0] = y.load(peek);
                             got[1] = x.load(order::relaxed);
                           }},
                          [] { return got[0] == 1 && got[1] == 0; }});

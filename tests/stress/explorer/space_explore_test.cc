@@ -296,10 +296,10 @@ class Housekeeper {
 
 TEST(ExploreHousekeeper, ItsWord) {
   Housekeeper two;
-  two.plan.threads = {two.keep(Rest::kBetweenLooks), two.keep(Rest::kBetweenLooks)};
+  two.plan.threads = {two.keep(Rest::kBetweenPolls), two.keep(Rest::kBetweenPolls)};
   expect_sound(explore(two.machine, two.plan, {.preemptions = 4}), "housekeeper: two start, rest and leave");
   Housekeeper rung;
-  rung.plan.threads = {rung.keep(Rest::kBetweenLooks), rung.ring()};
+  rung.plan.threads = {rung.keep(Rest::kBetweenPolls), rung.ring()};
   expect_sound(explore(rung.machine, rung.plan, {.preemptions = 4}), "housekeeper: a ring");
   Housekeeper called;
   called.plan.threads = {called.keep(Rest::kUntilCalled), Housekeeper::call(), called.ring()};

@@ -74,7 +74,7 @@ TEST_F(ShardsTest, AsManyAsCpusGiveFrom) {
   EXPECT_EQ(in_use(), kShardsMost);
 }
 
-TEST_F(ShardsTest, ATakeLooksAtItsOwnFirstAndAtEachOnce) {
+TEST_F(ShardsTest, ATakeChecksItsOwnFirstAndAtEachOnce) {
   shards.store(kShardsMost, order::relaxed);
   std::set<unsigned> second;
   for (cpu = 0; cpu < kShardsMost * kShardCpus; cpu += kShardCpus) {

@@ -37,7 +37,7 @@ TEST_F(ThreadCacheTest, CapacitiesGrowWithUseUpToTheMost) {
         EXPECT_EQ(b.capacity, info_of(each).magazine_most) << "the budget has room; bin " << index(each);
       } else {
         EXPECT_EQ(b.capacity, 0) << "not cached; bin " << index(each);
-        EXPECT_TRUE(closed(thread_tops.top[index(each)]));
+        EXPECT_TRUE(closed(thread_cursors.cursor[index(each)]));
       }
     }
     EXPECT_GT(claimed, 0);

@@ -23,20 +23,20 @@ namespace {
 
 const BinId bin = bin_of(64);
 
-// Malloc and free by their slow halves and the tops, as core/ does it.
+// Malloc and free by their slow halves and the cursors, as core/ does it.
 [[maybe_unused]] void* pop(BinId each) {
-  Slot*& top = thread_tops.top[index(each)];
-  if (*top != nullptr) return *top++;
+  Slot*& cursor = thread_cursors.cursor[index(each)];
+  if (*cursor != nullptr) return *cursor++;
   bool zero = false;
   return thread_cache_refill(thread_cache(), each, &zero);
 }
 
 [[maybe_unused]] void push(BinId each, void* object) {
-  Slot*& top = thread_tops.top[index(each)];
-  if (reinterpret_cast<uintptr_t>(top) % kMagazineBytes == 0) {
+  Slot*& cursor = thread_cursors.cursor[index(each)];
+  if (reinterpret_cast<uintptr_t>(cursor) % kMagazineBytes == 0) {
     return thread_cache_overflow(thread_cache(), each, object, "test");
   }
-  *--top = object;
+  *--cursor = object;
 }
 
 [[maybe_unused]] std::vector<void*> pop_many(BinId each, unsigned n) {

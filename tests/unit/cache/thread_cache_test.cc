@@ -13,7 +13,7 @@ namespace {
 TEST_F(ThreadCacheTest, EveryPathIsClosedAtFirst) {
   on_thread([] {
     EXPECT_EQ(thread_state.phase, Phase::kNew);
-    for (const Slot* top : thread_tops.top) EXPECT_TRUE(closed(top));
+    for (const Slot* cursor : thread_cursors.cursor) EXPECT_TRUE(closed(cursor));
     EXPECT_EQ(*closed_slots, nullptr) << "empty";
     EXPECT_TRUE(aligned_to(closed_slots, kMagazineBytes)) << "and full";
   });
@@ -50,13 +50,13 @@ TEST_F(ThreadCacheTest, MadeAtFirstUseAndReusedAfterItsThread) {
     EXPECT_EQ(thread_cache(), first);
     EXPECT_EQ(thread_state.phase, Phase::kCached);
     EXPECT_EQ(thread_count(), before + 1);
-    EXPECT_EQ(first->tops.load(order::relaxed), &thread_tops);
+    EXPECT_EQ(first->cursors.load(order::relaxed), &thread_cursors);
     bool listed = false;
     for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) listed = listed || c == first;
     EXPECT_TRUE(listed);
     expect_budget_adds_up();
   });
-  EXPECT_EQ(first->tops.load(order::relaxed), nullptr);
+  EXPECT_EQ(first->cursors.load(order::relaxed), nullptr);
   on_thread([&] { EXPECT_EQ(thread_cache(), first); });
 }
 
@@ -66,8 +66,8 @@ TEST_F(ThreadCacheTest, CodesThatAreNoBinStayClosed) {
       std::vector<void*> objects = pop_many(each, 20);
       push_all(each, objects);
     }
-    EXPECT_TRUE(closed(thread_tops.top[0]));
-    for (unsigned code = kBins; code < kCodes; ++code) EXPECT_TRUE(closed(thread_tops.top[code]));
+    EXPECT_TRUE(closed(thread_cursors.cursor[0]));
+    for (unsigned code = kBins; code < kCodes; ++code) EXPECT_TRUE(closed(thread_cursors.cursor[code]));
   });
 }
 
@@ -174,7 +174,7 @@ TEST_F(ThreadCacheTest, DrainGivesEverythingToTheFolios) {
 }
 
 // What is written when a magazine with these objects has filled up and leaves.
-std::string told_when_full(BinId each, const std::vector<void*>& pushed) {
+std::string reported_when_full(BinId each, const std::vector<void*>& pushed) {
   StderrCapture capture;
   for (void* object : pushed) push(each, object);
   for (unsigned i = 0; i < 70; ++i) push(each, pop(each));
@@ -186,7 +186,7 @@ std::string told_when_full(BinId each, const std::vector<void*>& pushed) {
   return capture.stop();
 }
 
-TEST_F(ThreadCacheTest, MisuseInAMagazineIsToldOnceBeforeOrWhenItIsEmptied) {
+TEST_F(ThreadCacheTest, MisuseInAMagazineIsReportedOnceBeforeOrWhenItIsEmptied) {
   options.errors = kErrorsWarn;
   for (const size_t size : {64, 1000, 5000}) {
     on_thread([size] {
@@ -198,18 +198,18 @@ TEST_F(ThreadCacheTest, MisuseInAMagazineIsToldOnceBeforeOrWhenItIsEmptied) {
       for (const unsigned between : {1u, 2u, 5u, 20u}) {
         std::vector<void*> objects = pop_many(each, 130);
         objects.insert(objects.begin() + 40 + between, objects[39]);
-        const std::string told = told_when_full(each, objects);
-        EXPECT_NE(told.find("double free of a"), std::string::npos) << size << ", " << between << " between";
-        EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+        const std::string reported = reported_when_full(each, objects);
+        EXPECT_NE(reported.find("double free of a"), std::string::npos) << size << ", " << between << " between";
+        EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
         EXPECT_EQ(taken_objects(each), 0u) << size << ", " << between << " between";
       }
       for (const size_t inside : {size_t{8}, size_t{16}, size / 2}) {
         std::vector<void*> objects = pop_many(each, 130);
         char* const object = static_cast<char*>(objects[50]);
         objects[50] = object + inside;
-        const std::string told = told_when_full(each, objects);
-        EXPECT_NE(told.find("not the start of an object: inside a"), std::string::npos) << size << ", " << inside;
-        EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+        const std::string reported = reported_when_full(each, objects);
+        EXPECT_NE(reported.find("not the start of an object: inside a"), std::string::npos) << size << ", " << inside;
+        EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
         EXPECT_EQ(taken_objects(each), 1u) << "the object itself lives on";
         push(each, object);
       }
@@ -246,10 +246,10 @@ TEST_F(ThreadCacheTest, AThreadEndsNoCacheButItsOwn) {
     ThreadCache* const mine = thread_cache();
     ASSERT_NE(mine, nullptr);
     const unsigned before = thread_count();
-    ThreadTops* const tops = mine->tops.load(order::relaxed);
+    ThreadCursors* const cursors = mine->cursors.load(order::relaxed);
     on_thread([&] { thread_cache_end(mine); });
     EXPECT_EQ(thread_count(), before);
-    EXPECT_EQ(mine->tops.load(order::relaxed), tops);
+    EXPECT_EQ(mine->cursors.load(order::relaxed), cursors);
     on_thread([&] {
       ASSERT_NE(thread_cache(), nullptr);
       EXPECT_NE(thread_cache(), mine);
@@ -271,7 +271,7 @@ TEST_F(ThreadCacheTest, LastDestructorsAreServedWithoutACache) {
     pthread_key_create(&key, [](void*) {
       EXPECT_EQ(thread_state.phase, Phase::kEnded);
       EXPECT_EQ(thread_cache(), nullptr);
-      for (const Slot* top : thread_tops.top) EXPECT_TRUE(closed(top));
+      for (const Slot* cursor : thread_cursors.cursor) EXPECT_TRUE(closed(cursor));
       ++served;
     });
     pthread_setspecific(key, &key);

@@ -56,7 +56,7 @@ TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
     thread_caches_after_fork(true);  // as core/lifecycle.cc, which this program does not link, would have
     if (thread_count() != 1 || thread_cache() != mine) return kFailed;
     for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
-      if (c != mine && (c->tops.load(order::relaxed) != nullptr || c->budget.claimed != 0)) return kFailed;
+      if (c != mine && (c->cursors.load(order::relaxed) != nullptr || c->budget.claimed != 0)) return kFailed;
     }
     if (cpu_caches_objects(bin) + depot_objects(bin) != taken_objects(bin)) return kFailed;
     std::vector<void*> objects = pop_many(bin, 500);
@@ -71,8 +71,8 @@ TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
   thread_cache_end(mine);  // so that this thread leaves nothing either
 }
 
-// A thread's cache whose tops are said to lie in `storage`, as if it had gone without a word and this were its storage
-// now. Its own are there again afterwards.
+// A thread's cache whose cursors are said to lie in `storage`, as if it had gone without a word and this were its
+// storage now. Its own are there again afterwards.
 class Misled {
  public:
   Misled() {
@@ -80,19 +80,19 @@ class Misled {
       std::vector<void*> objects = pop_many(bin, 30);
       push_all(bin, objects);
       cache_ = thread_cache();
-      tops_ = &thread_tops;
+      cursors_ = &thread_cursors;
     });
   }
-  explicit Misled(ThreadTops* storage) : Misled() { to(storage); }
-  ~Misled() { cache_->tops.store(tops_, order::relaxed); }
-  void to(ThreadTops* storage) { cache_->tops.store(storage, order::relaxed); }
+  explicit Misled(ThreadCursors* storage) : Misled() { to(storage); }
+  ~Misled() { cache_->cursors.store(cursors_, order::relaxed); }
+  void to(ThreadCursors* storage) { cache_->cursors.store(storage, order::relaxed); }
   ThreadCache* cache() const { return cache_; }
-  const ThreadTops& tops() const { return *tops_; }
+  const ThreadCursors& cursors() const { return *cursors_; }
 
  private:
   Worker worker_;
   ThreadCache* cache_ = nullptr;
-  ThreadTops* tops_ = nullptr;
+  ThreadCursors* cursors_ = nullptr;
 };
 
 uint64_t objects_in_threads() {
@@ -101,11 +101,11 @@ uint64_t objects_in_threads() {
   return objects[index(bin)];
 }
 
-TEST_F(ThreadCacheTest, TopsOfAnotherOwnerCountForNobody) {
+TEST_F(ThreadCacheTest, CursorsOfAnotherOwnerCountForNobody) {
   if (!can_peek()) GTEST_SKIP() << kCannotPeek;
-  ThreadTops storage;
+  ThreadCursors storage;
   const Misled misled(&storage);
-  storage = misled.tops();
+  storage = misled.cursors();
   EXPECT_GE(thread_cache_objects(misled.cache(), bin), 1u) << "a copy of its own, owner and all";
   EXPECT_EQ(objects_in_threads(), thread_cache_objects(misled.cache(), bin));
   storage.owner = nullptr;
@@ -115,9 +115,9 @@ TEST_F(ThreadCacheTest, TopsOfAnotherOwnerCountForNobody) {
   EXPECT_EQ(objects_in_threads(), 0u) << "data of the program's";
 }
 
-TEST_F(ThreadCacheTest, TopsThatLeadNowhereAreNotFollowed) {
+TEST_F(ThreadCacheTest, CursorsThatLeadNowhereAreNotFollowed) {
   if (!can_peek()) GTEST_SKIP() << kCannotPeek;
-  ThreadTops storage;
+  ThreadCursors storage;
   const Misled misled(&storage);
   storage.owner = misled.cache();
   Slot* const wild[] = {nullptr,
@@ -126,9 +126,9 @@ TEST_F(ThreadCacheTest, TopsThatLeadNowhereAreNotFollowed) {
                         reinterpret_cast<Slot*>(uintptr_t{0x4141414141414141}),
                         reinterpret_cast<Slot*>(reinterpret_cast<char*>(misled.cache()) + 1),
                         reinterpret_cast<Slot*>(&storage)};
-  for (Slot* top : wild) {
-    std::fill(std::begin(storage.top), std::end(storage.top), top);
-    EXPECT_EQ(objects_in_threads(), 0u) << top;
+  for (Slot* cursor : wild) {
+    std::fill(std::begin(storage.cursor), std::end(storage.cursor), cursor);
+    EXPECT_EQ(objects_in_threads(), 0u) << cursor;
     int result = kFailed;
     on_thread([&] {
       result = in_child([&] {
@@ -138,7 +138,7 @@ TEST_F(ThreadCacheTest, TopsThatLeadNowhereAreNotFollowed) {
         return kPassed;
       });
     });
-    EXPECT_EQ(result, kPassed) << top;
+    EXPECT_EQ(result, kPassed) << cursor;
   }
 }
 
@@ -153,8 +153,8 @@ TEST_F(ThreadCacheTest, ThreadsWhoseStorageCannotBeReadCountAsNothing) {
   EXPECT_GE(of_other, 1u);
   Misled before, behind;  // both, before somebody who makes a cache may find one gone
   const uint64_t of_all = objects_in_threads();
-  before.to(reinterpret_cast<ThreadTops*>(size_t{4096}));
-  behind.to(reinterpret_cast<ThreadTops*>(size_t{8192}));
+  before.to(reinterpret_cast<ThreadCursors*>(size_t{4096}));
+  behind.to(reinterpret_cast<ThreadCursors*>(size_t{8192}));
   EXPECT_LT(of_other, of_all);
   EXPECT_EQ(objects_in_threads(), of_other) << "those beside them count";
 }
@@ -170,13 +170,13 @@ TEST_F(ThreadCacheTest, CachesOfThreadsThatLiveAreLeftToThem) {
   EXPECT_EQ(find_gone(), 0u);
   EXPECT_EQ(thread_count(), threads);
   for (Worker& worker : workers) {
-    worker.run([] { EXPECT_EQ(thread_cache()->tops.load(order::relaxed), &thread_tops); });
+    worker.run([] { EXPECT_EQ(thread_cache()->cursors.load(order::relaxed), &thread_cursors); });
   }
 }
 
 TEST_F(ThreadCacheTest, ACacheWhoseThreadIsGoneServesAnother) {
   if (!can_peek()) GTEST_SKIP() << kCannotPeek;
-  static ThreadTops storage;
+  static ThreadCursors storage;
   memset(&storage, 0, sizeof storage);
   // One that nobody knows: the thread that it is taken from must not go on to use it.
   ThreadCache* gone = nullptr;
@@ -187,10 +187,10 @@ TEST_F(ThreadCacheTest, ACacheWhoseThreadIsGoneServesAnother) {
     push_all(bin, objects);
     thread_cache_drain(gone, "test");
     os::at_thread_end(thread_cache_end, nullptr);  // its end is not told
-    gone->tops.store(&storage, order::relaxed);
+    gone->cursors.store(&storage, order::relaxed);
   });
   EXPECT_EQ(find_gone(), 1u);
-  EXPECT_EQ(gone->tops.load(order::relaxed), nullptr);
+  EXPECT_EQ(gone->cursors.load(order::relaxed), nullptr);
   EXPECT_EQ(gone->budget.claimed, 0) << "of this cache; to the pool it returns slowly";
   EXPECT_EQ(find_gone(), 0u);
   on_thread([&] { EXPECT_EQ(thread_cache(), gone); });
@@ -215,7 +215,7 @@ TEST_F(ThreadCacheTest, AChildLeavesThreadsThatRunInItAlone) {
     });
     while (step != 1) std::this_thread::yield();
     thread_caches_after_fork(false);
-    if (thread_count() != 2 || other->tops.load(order::relaxed) == nullptr) good = false;
+    if (thread_count() != 2 || other->cursors.load(order::relaxed) == nullptr) good = false;
     step = 2;
     started.join();
     return good ? kPassed : kFailed;

@@ -49,7 +49,7 @@ TEST(SizeClasses, TablesAgreeWithTheSearch) {
     return 0u;
   };
   for (size_t size = 0; size <= kSmallTableMost; ++size) {
-    ASSERT_EQ(kSizes.small_top[size], search(size) * kTopBytes) << size;
+    ASSERT_EQ(kSizes.small_cursor[size], search(size) * kCursorBytes) << size;
   }
   for (size_t size = kSmallTableMost + 1; size <= kMediumMost; ++size) {
     ASSERT_EQ(kSizes.medium_bin[(size + 63) / 64], search(size)) << size;

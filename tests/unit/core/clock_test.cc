@@ -254,7 +254,7 @@ unsigned take_aged_marks() {
 }
 
 // A heap of which too much is free, but nowhere a quarter of a chunk: no call looks through all of it.
-TEST_F(Clock, ACallLooksAtFewChunks) {
+TEST_F(Clock, ACallChecksFewChunks) {
   options.housekeeper = kHousekeeperOff;  // as above
   options.dirty_floor = 1;
   options.decay = 3600000;

@@ -36,19 +36,19 @@ class Free : public ::testing::Test {
 
   // What the body writes to standard error, without "folio: FUNC(ADDRESS): " and what follows the anchor.
   template <class Body>
-  static std::string told(Body&& body) {
+  static std::string reported(Body&& body) {
     StderrCapture capture;
     body();
     return capture.stop();
   }
-  static std::string told_by_collect() {
-    return told([] { collect_everything("FUNC"); });
+  static std::string reported_by_collect() {
+    return reported([] { collect_everything("FUNC"); });
   }
   static std::string line(const void* address, const std::string& what, const char* anchor) {
     return "folio: FUNC(" + hex(address) + "): " + what + " (see docs/errors.md#" + anchor + ")\n";
   }
   static std::string freed(void* object) {
-    return told([=] { release(object, "FUNC"); });
+    return reported([=] { release(object, "FUNC"); });
   }
   static std::string interior(const void* address, const void* object) {
     return line(address, "not the start of an object: inside a " + object_words(object) + " at " + hex(object),
@@ -61,7 +61,7 @@ class Free : public ::testing::Test {
 
 TEST_F(Free, NullIsFine) {
   EXPECT_EQ(freed(nullptr), "");
-  EXPECT_EQ(told([] { release_sized(nullptr, 100, "FUNC"); }), "");
+  EXPECT_EQ(reported([] { release_sized(nullptr, 100, "FUNC"); }), "");
 }
 
 TEST_F(Free, ErrnoIsKept) {
@@ -92,7 +92,9 @@ TEST_F(Free, TheObjectFreedLastIsFoundAtOnce) {
 }
 
 // What is found when magazines are emptied is told of one of the functions that do so.
-std::string without_function(const std::string& told) { return told.substr(std::min(told.size(), told.find('('))); }
+std::string without_function(const std::string& reported) {
+  return reported.substr(std::min(reported.size(), reported.find('(')));
+}
 
 TEST_F(Free, FurtherBackItIsFoundWhenTheMagazineIsEmptied) {
   for (const size_t size : {64, 1000, 5000}) {
@@ -101,8 +103,8 @@ TEST_F(Free, FurtherBackItIsFoundWhenTheMagazineIsEmptied) {
     EXPECT_EQ(freed(object), "");
     EXPECT_EQ(freed(other), "");
     EXPECT_EQ(freed(object), "");
-    const std::string told = told_by_collect();
-    EXPECT_EQ(without_function(told),
+    const std::string reported = reported_by_collect();
+    EXPECT_EQ(without_function(reported),
               without_function(line(object, "double free of a " + object_words(object), "double-free")));
   }
 }
@@ -111,7 +113,7 @@ TEST_F(Free, AnInteriorPointerIsFoundWhenTheMagazineIsEmptied) {
   for (const size_t size : {64, 1000, 5000}) {
     auto* const object = static_cast<char*>(alloc(size));
     EXPECT_EQ(freed(object + 16), "");
-    EXPECT_EQ(without_function(told_by_collect()), without_function(interior(object + 16, object)));
+    EXPECT_EQ(without_function(reported_by_collect()), without_function(interior(object + 16, object)));
     EXPECT_EQ(freed(object), "");
   }
 }
@@ -124,10 +126,10 @@ TEST_F(Free, WhatIsNotFoliosIsFoundAtOnce) {
   for (void* foreign : {static_cast<void*>(&on_stack), static_cast<void*>(&in_data), mapped, libcs,
                         reinterpret_cast<void*>(uintptr_t{16})}) {
     EXPECT_EQ(freed(opaque(foreign)), line(foreign, "not an address of Folio's", "foreign-pointer"));
-    EXPECT_EQ(told([&] { release_sized(opaque(foreign), 8, "FUNC"); }),
+    EXPECT_EQ(reported([&] { release_sized(opaque(foreign), 8, "FUNC"); }),
               line(foreign, "not an address of Folio's", "foreign-pointer"));
     Extent extent;
-    EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(foreign, "FUNC", &extent)); }),
+    EXPECT_EQ(reported([&] { EXPECT_FALSE(find_extent(foreign, "FUNC", &extent)); }),
               line(foreign, "not an address of Folio's", "foreign-pointer"));
   }
   free(libcs);
@@ -144,7 +146,7 @@ TEST_F(Free, HugeObjectsAreCheckedAtOnce) {
   EXPECT_EQ(freed(object), "");
   EXPECT_EQ(freed(object), line(object, "double free of a huge object", "double-free"));
   Extent extent;
-  EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }),
+  EXPECT_EQ(reported([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }),
             line(object, "double free of a huge object", "double-free"));
 }
 
@@ -164,8 +166,8 @@ TEST_F(Free, LargeObjectsAreCheckedAtOnce) {
   EXPECT_EQ(freed(object), "");
   EXPECT_EQ(freed(object), line(object, gone, "double-free"));
   Extent extent;
-  EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }), line(object, gone, "double-free"));
-  EXPECT_EQ(told([&] { release_sized(object, 100 * kKiB, "FUNC"); }), line(object, gone, "double-free"));
+  EXPECT_EQ(reported([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }), line(object, gone, "double-free"));
+  EXPECT_EQ(reported([&] { release_sized(object, 100 * kKiB, "FUNC"); }), line(object, gone, "double-free"));
   // A larger one lies there by now.
   auto* const around = static_cast<char*>(alloc(4 * kMiB));
   ASSERT_EQ(round_down(reinterpret_cast<uintptr_t>(around), kGranuleBytes),
@@ -177,7 +179,7 @@ TEST_F(Free, LargeObjectsAreCheckedAtOnce) {
   free_object(around);
 }
 
-TEST_F(Free, ADamagedFieldIsToldAndNotUsed) {
+TEST_F(Free, ADamagedFieldIsReportedAndNotUsed) {
   auto* const object = static_cast<char*>(alloc(100 * kKiB));
   Field& field = *static_cast<Field*>(descriptor_at(object));
   char* const base = field.base;
@@ -186,7 +188,7 @@ TEST_F(Free, ADamagedFieldIsToldAndNotUsed) {
       line(object, "descriptor of chunk " + hex(chunk_start(object)) + " is damaged", "damaged-descriptor");
   EXPECT_EQ(freed(object), damaged);
   Extent extent;
-  EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }), damaged);
+  EXPECT_EQ(reported([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }), damaged);
   field.base = base;
   EXPECT_EQ(freed(object), "");
 }
@@ -208,10 +210,10 @@ TEST_F(Free, ExtentOfEveryObject) {
 TEST_F(Free, ExtentOfWhatIsNoObjectIsMisuse) {
   auto* const object = static_cast<char*>(alloc(64));
   Extent extent;
-  EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object + 8, "FUNC", &extent)); }), interior(object + 8, object));
+  EXPECT_EQ(reported([&] { EXPECT_FALSE(find_extent(object + 8, "FUNC", &extent)); }), interior(object + 8, object));
   free_object(object);
   collect_everything("test");
-  EXPECT_EQ(told([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }),
+  EXPECT_EQ(reported([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }),
             line(object, "double free of a " + object_words(object), "double-free"))
       << "back in its folio it is known to be free";
 }
@@ -219,14 +221,14 @@ TEST_F(Free, ExtentOfWhatIsNoObjectIsMisuse) {
 TEST_F(Free, SizedTakesEverySizeThatTheObjectMayHave) {
   for (const size_t size : edge_sizes()) {
     void* const object = alloc(size);
-    EXPECT_EQ(told([&] { release_sized(object, size, "FUNC"); }), "") << size;
+    EXPECT_EQ(reported([&] { release_sized(object, size, "FUNC"); }), "") << size;
     void* const again = alloc(size);
     const size_t room = usable(again);
-    EXPECT_EQ(told([&] { release_sized(again, room, "FUNC"); }), "") << "all that it may use: " << room;
+    EXPECT_EQ(reported([&] { release_sized(again, room, "FUNC"); }), "") << "all that it may use: " << room;
     void* const aligned = opaque(allocate_aligned(256, size, false));
-    EXPECT_EQ(told([&] { release_aligned_sized(aligned, size, "FUNC"); }), "") << size;
+    EXPECT_EQ(reported([&] { release_aligned_sized(aligned, size, "FUNC"); }), "") << size;
     void* const third = opaque(allocate_aligned(256, size, false));
-    EXPECT_EQ(told([&] { release_sized(third, size, "FUNC"); }), "") << size;
+    EXPECT_EQ(reported([&] { release_sized(third, size, "FUNC"); }), "") << size;
   }
 }
 
@@ -241,8 +243,8 @@ TEST_F(Free, SizedFindsASizeThatIsTooLargeAtOnce) {
                "size " + std::to_string(wrong) + " given, but the object has " + std::to_string(room) +
                    " usable bytes (bin " + std::to_string(chunk_code(object)) + ")",
                "wrong-size");
-      EXPECT_EQ(told([&] { release_sized(object, wrong, "FUNC"); }), expected);
-      EXPECT_EQ(told([&] { release_aligned_sized(object, wrong, "FUNC"); }), expected);
+      EXPECT_EQ(reported([&] { release_sized(object, wrong, "FUNC"); }), expected);
+      EXPECT_EQ(reported([&] { release_aligned_sized(object, wrong, "FUNC"); }), expected);
     }
     EXPECT_EQ(freed(object), "") << "it still lives";
   }
@@ -254,16 +256,16 @@ TEST_F(Free, SizedFindsASizeThatIsTooLargeAtOnce) {
           line(object,
                "size " + std::to_string(wrong) + " given, but the object has " + std::to_string(room) + " usable bytes",
                "wrong-size");
-      EXPECT_EQ(told([&] { release_sized(object, wrong, "FUNC"); }), expected);
-      EXPECT_EQ(told([&] { release_aligned_sized(object, wrong, "FUNC"); }), expected);
+      EXPECT_EQ(reported([&] { release_sized(object, wrong, "FUNC"); }), expected);
+      EXPECT_EQ(reported([&] { release_aligned_sized(object, wrong, "FUNC"); }), expected);
     }
-    EXPECT_EQ(told([&] { release_sized(object, size / 2, "FUNC"); }), "");
+    EXPECT_EQ(reported([&] { release_sized(object, size / 2, "FUNC"); }), "");
   }
 }
 
 TEST_F(Free, SizedOfAnInteriorPointer) {
   auto* const object = static_cast<char*>(alloc(300));
-  EXPECT_EQ(told([&] { release_sized(object + 16, 2000, "FUNC"); }), interior(object + 16, object));
+  EXPECT_EQ(reported([&] { release_sized(object + 16, 2000, "FUNC"); }), interior(object + 16, object));
   free_object(object);
 }
 
@@ -272,7 +274,7 @@ TEST_F(Free, IgnoredMisuseChangesNothing) {
   auto* const object = static_cast<char*>(alloc(64));
   auto* const huge = static_cast<char*>(alloc(3 * kMiB));
   int on_stack = 0;
-  EXPECT_EQ(told([&] {
+  EXPECT_EQ(reported([&] {
               release(object, "FUNC");
               release(object, "FUNC");
               release(huge + 8, "FUNC");
@@ -289,7 +291,7 @@ TEST_F(Free, OfWhatAnotherThreadAllocated) {
   std::thread([&] {
     for (const size_t size : edge_sizes()) objects.push_back(alloc(size));
   }).join();
-  EXPECT_EQ(told([&] {
+  EXPECT_EQ(reported([&] {
               for (void* object : objects) release(object, "FUNC");
             }),
             "");

@@ -46,20 +46,20 @@ class Burst {
       ASSERT_NE(object, nullptr) << size;
       memset(object, 1, 1);
       objects_.push_back(object);
-      look();
+      poll();
     }
   }
   void free_all() {
     for (void* object : objects_) {
       free_object(object);
-      look();
+      poll();
     }
     objects_.clear();
   }
   size_t most() const { return most_; }
 
  private:
-  void look() {
+  void poll() {
     if (held() > most_) most_ = held();
   }
   std::vector<void*> objects_;
@@ -100,7 +100,7 @@ TEST(Ladder, WhatIsLiveMayExceedTheSoftLimit) {
   const Limits limits(16 * kMiB, 0);
   Burst burst;
   burst.make(1000, 64 * kMiB);
-  EXPECT_EQ(limit_look(), kAtSoft);
+  EXPECT_EQ(limit_poll(), kAtSoft);
   burst.free_all();
   EXPECT_LE(held(), limits.soft() + kLeast);
 }
@@ -276,21 +276,21 @@ TEST(Ladder, ARequestFromOutsideIsServed) {
 }
 
 TEST(Ladder, TheHousekeeperTellsTheProgram) {
-  static std::atomic<int> told = 0;
+  static std::atomic<int> reported = 0;
   static std::atomic<void*> dropped = nullptr;
   EXPECT_EQ(in_child([] {
               void* cache = allocate(64 * kMiB);
               dropped = cache;
               // It may allocate and free.
               pressure_call(kTight, [](int level) {
-                told = level;
+                reported = level;
                 free_object(allocate(1000));
                 free_object(dropped.exchange(nullptr));
               });
               if (!clock_start_housekeeper()) return kCannot;
               ladder_set(held_bytes() + static_cast<int64_t>(2 * kMiB), 0);
               for (unsigned i = 0; i < 2000 && dropped != nullptr; ++i) sleep_ms(10);
-              return told >= static_cast<int>(kTight) && dropped == nullptr ? kPassed : kFailed;
+              return reported >= static_cast<int>(kTight) && dropped == nullptr ? kPassed : kFailed;
             }),
             kPassed);
 }

@@ -38,14 +38,14 @@ TEST(Lifecycle, OptionsComeFromTheEnvironment) {
   setenv("FOLIO_OPTIONS", "decay:77,errors:warn,decai:3", 1);
   const std::string self = FOLIO_TEST_EMULATOR " " + testing::internal::GetArgvs()[0];
   const std::string command = self + " --gtest_filter=Lifecycle.OptionsComeFromTheEnvironment 2>&1 >/dev/null";
-  FILE* const told = popen(command.c_str(), "r");
+  FILE* const reported = popen(command.c_str(), "r");
   unsetenv("FOLIO_TEST_INNER");
   unsetenv("FOLIO_OPTIONS");
-  ASSERT_NE(told, nullptr);
+  ASSERT_NE(reported, nullptr);
   char line[300] = {};
-  EXPECT_NE(fgets(line, sizeof line, told), nullptr);
+  EXPECT_NE(fgets(line, sizeof line, reported), nullptr);
   EXPECT_STREQ(line, "folio: FOLIO_OPTIONS: unknown option \"decai\"; did you mean \"decay\"? (see docs/options.md)\n");
-  EXPECT_EQ(pclose(told), 0);
+  EXPECT_EQ(pclose(reported), 0);
 }
 
 // Allocates, resizes and frees some of everything.

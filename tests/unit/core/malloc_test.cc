@@ -193,7 +193,7 @@ TEST(MallocShort, ObjectsOfLargerBinsServeWhenThereIsNoMoreAddressSpace) {
   EXPECT_EQ(result, kPassed);
 }
 
-TEST(MallocShort, OutOfMemoryIsToldAndPasses) {
+TEST(MallocShort, OutOfMemoryIsReportedAndPasses) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
   const int result = in_child([] {
     if (!limit_address_space(64 * kMiB)) return kCannot;

@@ -235,7 +235,7 @@ TEST_F(Realloc, ExpandedMemoryIsThere) {
   }
 }
 
-TEST_F(Realloc, MisuseIsToldAndNothingIsDone) {
+TEST_F(Realloc, MisuseIsReportedAndNothingIsDone) {
   const SavedOptions saved;
   options.errors = kErrorsWarn;
   auto* const object = static_cast<char*>(alloc(1000));
@@ -246,9 +246,9 @@ TEST_F(Realloc, MisuseIsToldAndNothingIsDone) {
     EXPECT_EQ(resize(wrong, 50), nullptr);
     EXPECT_EQ(resize(wrong, 50000), nullptr);
     EXPECT_FALSE(expand(wrong, 5000, "realloc"));
-    const std::string told = capture.stop();
-    EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 3) << told;
-    EXPECT_EQ(told.rfind("folio: realloc(0x", 0), 0u) << told;
+    const std::string reported = capture.stop();
+    EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 3) << reported;
+    EXPECT_EQ(reported.rfind("folio: realloc(0x", 0), 0u) << reported;
   }
   EXPECT_TRUE(filled(object, 1000, 1));
   free_object(object);

@@ -43,7 +43,7 @@ Sums operator-(const Sums& a, const Sums& b) {
 void expect_open() {
   EXPECT_EQ(seam_mode.load(order::relaxed), kOpen);
   for (size_t size = 0; size <= kSmallTableMost; ++size)
-    ASSERT_EQ(front_small_top(size), kSizes.small_top[size]) << size;
+    ASSERT_EQ(front_small_cursor(size), kSizes.small_cursor[size]) << size;
   for (size_t size = 1; size <= kMediumMost; size += 61) {
     ASSERT_EQ(front_medium_bin(size), kSizes.medium_bin[(size + 63) / 64]) << size;
   }
@@ -272,8 +272,8 @@ TEST_F(Seam, SwitchedWhileThreadsAllocate) {
 
 // As a tool does it: by system calls of another process.
 TEST_F(Seam, AnotherProcessMaySwitchIt) {
-  int told[2];
-  ASSERT_EQ(pipe(told), 0);
+  int reported[2];
+  ASSERT_EQ(pipe(reported), 0);
   const pid_t child = fork();
   if (child == 0) {
     const uint64_t before = sums().calls;
@@ -282,7 +282,7 @@ TEST_F(Seam, AnotherProcessMaySwitchIt) {
       void* objects[300];
       for (void*& object : objects) object = alloc(100);
       for (void* object : objects) free_object(object);
-      if (!said && sums().calls > before + 1000) said = write(told[1], "c", 1) == 1;
+      if (!said && sums().calls > before + 1000) said = write(reported[1], "c", 1) == 1;
       if (said && seam_mode.load(order::relaxed) == kOpen) {
         const uint64_t then = sums().calls;
         for (unsigned i = 0; i < 1000; ++i) free_object(alloc(100));
@@ -300,15 +300,15 @@ TEST_F(Seam, AnotherProcessMaySwitchIt) {
       put(&seam_setting.interval, uint64_t{0}) && put(&seam_mode, uint32_t{kClosed}) && put(&front, closed_front);
   char letter = 0;
   if (may) {
-    EXPECT_EQ(read(told[0], &letter, 1), 1);
+    EXPECT_EQ(read(reported[0], &letter, 1), 1);
     EXPECT_TRUE(put(&front, open_front) && put(&seam_mode, uint32_t{kOpen}));
   } else {
     kill(child, SIGKILL);
   }
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
-  close(told[0]);
-  close(told[1]);
+  close(reported[0]);
+  close(reported[1]);
   if (!may) GTEST_SKIP() << "no other process may be written to here";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kPassed) << status;
 }
@@ -318,7 +318,7 @@ bool front_follows_mode() {
   const bool open = seam_mode.load(order::relaxed) == kOpen;
   bool alike = true;
   for (size_t size = 0; size <= kSmallTableMost; ++size)
-    alike &= front_small_top(size) == (open ? kSizes.small_top[size] : 0);
+    alike &= front_small_cursor(size) == (open ? kSizes.small_cursor[size] : 0);
   for (size_t size = 1; size <= kMediumMost; size += 64)
     alike &= front_medium_bin(size) == (open ? kSizes.medium_bin[(size + 63) / 64] : 0);
   return alike;

@@ -26,7 +26,7 @@ class Watch : public ::testing::Test {
     release(object, "FUNC");
     return capture.stop();
   }
-  static bool found(const std::string& told, const char* what) { return told.find(what) != std::string::npos; }
+  static bool found(const std::string& reported, const char* what) { return reported.find(what) != std::string::npos; }
 
  private:
   SavedOptions saved_;

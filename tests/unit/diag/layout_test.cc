@@ -91,10 +91,10 @@ class Reader {
     uint64_t n = 0;
     const auto* cache = copied<const char*>(layout_.thread_caches);
     while (cache != nullptr) {
-      const auto* tops = copied<const char*>(cache, layout_.thread_cache_tops_offset);
-      if (tops != nullptr && copied<const char*>(tops, layout_.codes * sizeof(void*)) == cache) {
-        const auto top = copied<uintptr_t>(tops, bin * sizeof(void*));
-        n += count(top - top % layout_.magazine_bytes, top % layout_.magazine_bytes / sizeof(void*));
+      const auto* cursors = copied<const char*>(cache, layout_.thread_cache_cursors_offset);
+      if (cursors != nullptr && copied<const char*>(cursors, layout_.codes * sizeof(void*)) == cache) {
+        const auto cursor = copied<uintptr_t>(cursors, bin * sizeof(void*));
+        n += count(cursor - cursor % layout_.magazine_bytes, cursor % layout_.magazine_bytes / sizeof(void*));
       }
       cache = copied<const char*>(cache, layout_.thread_cache_next_offset);
     }

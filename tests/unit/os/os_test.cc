@@ -457,7 +457,7 @@ TEST(Os, TheFirstThreadHasLeftAfterPthreadExit) {
 
 std::atomic<unsigned> ended_sum{0};
 
-TEST(Os, ThreadEndIsToldWithTheThreadsOwnValue) {
+TEST(Os, ThreadEndIsReportedWithTheThreadsOwnValue) {
   static unsigned values[] = {1, 20, 300};
   std::vector<std::thread> threads;
   for (unsigned& value : values) {
@@ -473,17 +473,17 @@ TEST(Os, ThreadEndIsToldWithTheThreadsOwnValue) {
   EXPECT_EQ(ended_sum, 321u);
 }
 
-bool child_told = false;
+bool child_notified = false;
 
-TEST(Os, ForkIsToldInTheChildOnly) {
-  ASSERT_TRUE(os::at_fork([] {}, [] { child_told = true; }));
+TEST(Os, ForkIsReportedInTheChildOnly) {
+  ASSERT_TRUE(os::at_fork([] {}, [] { child_notified = true; }));
   const pid_t child = fork();
-  if (child == 0) _exit(child_told ? 17 : 1);
+  if (child == 0) _exit(child_notified ? 17 : 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 17);
-  EXPECT_FALSE(child_told);
+  EXPECT_FALSE(child_notified);
 }
 
 TEST(Os, EnvironmentFindsWholeNames) {

@@ -78,7 +78,7 @@ TEST(Cgroup, Version1HasNumbersForNoLimit) {
   EXPECT_EQ(found().limit, 300000000);
 }
 
-TEST(Cgroup, HybridMountsAreBothLookedAt) {
+TEST(Cgroup, HybridMountsAreBothRead) {
   const FakeFiles files;
   files.write("/proc/self/cgroup", "4:memory:/v1\n1:name=systemd:/x\n0::/v2\n");
   files.write("/proc/self/mountinfo",

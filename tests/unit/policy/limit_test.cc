@@ -44,7 +44,7 @@ TEST(Limit, OffByDefaultAndThenThereIsRoom) {
   EXPECT_FALSE(limits_on());
   EXPECT_TRUE(has_room(size_t{1} << 62));
   EXPECT_TRUE(has_room_for_large(size_t{1} << 62));
-  EXPECT_EQ(limit_look(), kCalm);
+  EXPECT_EQ(limit_poll(), kCalm);
   EXPECT_EQ(limit_excess(), 0u);
 }
 
@@ -63,7 +63,7 @@ TEST(Limit, BytesWithSuffixes) {
   }
 }
 
-TEST(Limit, WhatIsNoLimitIsTold) {
+TEST(Limit, WhatIsNoLimitIsReported) {
   for (const char* text : {"banana", "101%", "0%", "-5%", "%", "M", "1.5G", "64MiB", "9999999999T", "cgroups", ""}) {
     const Limits limits(std::string("limit_hard:") + text);
     EXPECT_EQ(limits.line(), std::string("folio: FOLIO_OPTIONS: \"") + text +
@@ -185,20 +185,20 @@ TEST(Limit, TheRungsAreWhereTheyAreDrawn) {
   const int64_t before = held_bytes();
   ASSERT_LT(before, kSoftBytes / 2);
   const Limits limits("limit_soft:640M,limit_hard:1G");
-  const auto look_with = [&](int64_t held) {
+  const auto poll_with = [&](int64_t held) {
     const Held more(held - before);
-    return limit_look();
+    return limit_poll();
   };
-  EXPECT_EQ(look_with(kSoftBytes / 2), kCalm);
-  EXPECT_EQ(look_with(kSoftBytes / 8 * 7), kCalm);
-  EXPECT_EQ(look_with(kSoftBytes / 8 * 7 + 1), kNear);
+  EXPECT_EQ(poll_with(kSoftBytes / 2), kCalm);
+  EXPECT_EQ(poll_with(kSoftBytes / 8 * 7), kCalm);
+  EXPECT_EQ(poll_with(kSoftBytes / 8 * 7 + 1), kNear);
   EXPECT_TRUE(room_is_tight());
-  EXPECT_EQ(look_with(kSoftBytes / 16 * 15 + 1), kTight);
-  EXPECT_EQ(look_with(kSoftBytes), kTight);
-  EXPECT_EQ(look_with(kSoftBytes + 1), kAtSoft);
-  EXPECT_EQ(look_with(static_cast<int64_t>(992 * kMiB)), kAtSoft);
-  EXPECT_EQ(look_with(static_cast<int64_t>(992 * kMiB) + 1), kAtHard);
-  EXPECT_EQ(look_with(kSoftBytes / 2), kCalm);
+  EXPECT_EQ(poll_with(kSoftBytes / 16 * 15 + 1), kTight);
+  EXPECT_EQ(poll_with(kSoftBytes), kTight);
+  EXPECT_EQ(poll_with(kSoftBytes + 1), kAtSoft);
+  EXPECT_EQ(poll_with(static_cast<int64_t>(992 * kMiB)), kAtSoft);
+  EXPECT_EQ(poll_with(static_cast<int64_t>(992 * kMiB) + 1), kAtHard);
+  EXPECT_EQ(poll_with(kSoftBytes / 2), kCalm);
   EXPECT_FALSE(room_is_tight());
 }
 
@@ -207,14 +207,14 @@ TEST(Limit, ALevelFallsOnlyWhenSomeLessIsHeld) {
   const Limits limits("limit_soft:640M");
   {
     const Held more(near + 1 - before);
-    EXPECT_EQ(limit_look(), kNear);
+    EXPECT_EQ(limit_poll(), kNear);
   }
   {
     const Held more(near - 1 - before);
-    EXPECT_EQ(limit_look(), kNear);
+    EXPECT_EQ(limit_poll(), kNear);
   }
   const Held more(near - kSoftBytes / 64 - before);
-  EXPECT_EQ(limit_look(), kCalm);
+  EXPECT_EQ(limit_poll(), kCalm);
 }
 
 TEST(Limit, AHardLimitAloneHasItsSoftOneWhereTheReserveBegins) {
@@ -285,7 +285,7 @@ TEST(Limit, TheHighestLevelIsKeptUntilItIsTaken) {
   const Limits limits("limit_hard:1G");
   limit_take_highest();
   limit_note_refused();
-  EXPECT_EQ(limit_look(), kCalm);
+  EXPECT_EQ(limit_poll(), kCalm);
   EXPECT_EQ(limit_take_highest(), kAtHard);
   EXPECT_EQ(limit_take_highest(), kCalm);
 }

@@ -26,11 +26,11 @@ uint32_t level() { return limit_state.pressure.get(); }
 uint64_t now_ms = 1000;
 
 // Looks now and when `ms` have passed, in which the files have become these.
-void look_again(unsigned ms, const std::function<void()>& change) {
-  pressure_look(now_ms);
+void poll_again(unsigned ms, const std::function<void()>& change) {
+  pressure_poll(now_ms);
   now_ms += ms;
   change();
-  pressure_look(now_ms);
+  pressure_poll(now_ms);
 }
 
 TEST(Pressure, OffReadsNothing) {
@@ -53,7 +53,7 @@ TEST(Pressure, StallsAreLevels) {
               if (!complaints.empty() || options.pressure != kPressureOn) return 1;
               uint64_t some = 1000, full = 0;
               const auto level_after = [&](unsigned some_percent, unsigned full_percent) {
-                look_again(200, [&] {
+                poll_again(200, [&] {
                   some += uint64_t{200} * 10 * some_percent;
                   full += uint64_t{200} * 10 * full_percent;
                   files.write("/proc/pressure/memory", stalls(some, full));
@@ -86,7 +86,7 @@ TEST(Pressure, EventsOfTheCgroupAreLevels) {
               pressure_start(complain);
               if (!complaints.empty()) return 1;
               const auto level_after = [&](unsigned high, unsigned max, unsigned oom) {
-                look_again(20, [&] { files.write("/sys/fs/cgroup/memory.events", events(high, max, oom)); });
+                poll_again(20, [&] { files.write("/sys/fs/cgroup/memory.events", events(high, max, oom)); });
                 return level();
               };
               if (level_after(0, 0, 0) != kCalm) return 2;
@@ -98,7 +98,7 @@ TEST(Pressure, EventsOfTheCgroupAreLevels) {
             0);
 }
 
-TEST(Pressure, NothingToReadIsTold) {
+TEST(Pressure, NothingToReadIsReported) {
   const SavedOptions saved;
   const FakeFiles files;
   complaints.clear();
@@ -112,7 +112,7 @@ TEST(Pressure, NothingToReadIsTold) {
   EXPECT_EQ(limit_state.problems.swap(0), uint32_t{kNoPressureFiles});
 }
 
-TEST(Pressure, WithoutAHousekeeperNobodyLooks) {
+TEST(Pressure, WithoutAHousekeeperNobodyPolls) {
   const SavedOptions saved;
   complaints.clear();
   options.pressure = kPressureOn;
@@ -140,29 +140,29 @@ TEST(Pressure, FunctionsAreCalledFromTheirLevelOn) {
   EXPECT_TRUE(pressure_call(kAtSoft, second));
   EXPECT_TRUE(pressure_has_functions());
   using Calls = std::vector<std::pair<char, int>>;
-  pressure_tell(kCalm, now_ms);
+  pressure_notify(kCalm, now_ms);
   EXPECT_EQ(called, Calls{});
-  pressure_tell(kTight, now_ms);
+  pressure_notify(kTight, now_ms);
   EXPECT_EQ(called, (Calls{{'a', kTight}}));
-  pressure_tell(kTight, now_ms);  // it lasts: not again so soon
+  pressure_notify(kTight, now_ms);  // it lasts: not again so soon
   EXPECT_EQ(called.size(), 1u);
-  pressure_tell(kAtHard, now_ms);  // it rises
+  pressure_notify(kAtHard, now_ms);  // it rises
   EXPECT_EQ(called, (Calls{{'a', kTight}, {'a', kAtHard}, {'b', kAtHard}}));
-  pressure_tell(kCalm, now_ms);
-  pressure_tell(kNear, now_ms);  // and again
+  pressure_notify(kCalm, now_ms);
+  pressure_notify(kNear, now_ms);  // and again
   EXPECT_EQ(called.size(), 4u);
   now_ms += 999;
-  pressure_tell(kNear, now_ms);  // it lasts, but not for a second yet
+  pressure_notify(kNear, now_ms);  // it lasts, but not for a second yet
   EXPECT_EQ(called.size(), 4u);
   now_ms += 1;
-  pressure_tell(kNear, now_ms);  // it lasts
+  pressure_notify(kNear, now_ms);  // it lasts
   EXPECT_EQ(called.size(), 5u);
   EXPECT_TRUE(pressure_call(kCalm, first));  // not any more
-  pressure_tell(kCalm, now_ms);
-  pressure_tell(kTight, now_ms);
+  pressure_notify(kCalm, now_ms);
+  pressure_notify(kTight, now_ms);
   EXPECT_EQ(called.size(), 5u);
   EXPECT_TRUE(pressure_call(kTight, first));  // the same place
-  pressure_tell(kTight, now_ms);
+  pressure_notify(kTight, now_ms);
   EXPECT_EQ(called.size(), 6u);
   pressure_call(kCalm, first);
   pressure_call(kCalm, second);

@@ -92,7 +92,7 @@ TEST_F(Huge, SizeZeroIsAPage) {
   EXPECT_TRUE(huge_free(block));
 }
 
-TEST_F(Huge, FreedTwiceIsTold) {
+TEST_F(Huge, FreedTwiceIsReported) {
   HugeBlock* const block = huge_alloc(3 * kMiB, 1);
   EXPECT_TRUE(huge_free(block));
   EXPECT_FALSE(huge_free(block));

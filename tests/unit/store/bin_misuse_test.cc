@@ -63,7 +63,7 @@ TEST_F(BinMisuse, ASecondGiveIsADoubleFree) {
   }
 }
 
-TEST_F(BinMisuse, TwiceInOneCallIsToldOnceForEachTooMuch) {
+TEST_F(BinMisuse, TwiceInOneCallIsReportedOnceForEachTooMuch) {
   const BinId bin = bin_of(64);
   char* const object = take(bin);
   char* const other = take(bin);
@@ -75,7 +75,7 @@ TEST_F(BinMisuse, TwiceInOneCallIsToldOnceForEachTooMuch) {
   EXPECT_TRUE(check_bin(process_store, bin));
 }
 
-TEST_F(BinMisuse, AnInteriorPointerIsToldWithItsObject) {
+TEST_F(BinMisuse, AnInteriorPointerIsReportedWithItsObject) {
   for (const BinId bin : all_bins()) {
     char* const object = take(bin);
     const size_t bytes = static_cast<size_t>(place_of(object).slot_end - object);
@@ -116,7 +116,7 @@ TEST_F(BinMisuse, IgnoreIsSilentAndChangesNothing) {
   EXPECT_TRUE(check_bin(process_store, bin));
 }
 
-TEST_F(BinMisuse, ADamagedDescriptorIsToldAndNotUsed) {
+TEST_F(BinMisuse, ADamagedDescriptorIsReportedAndNotUsed) {
   const BinId bin = bin_of(64);
   char* const object = take(bin);
   auto* const d = static_cast<Descriptor*>(descriptor_at(object));
@@ -124,7 +124,7 @@ TEST_F(BinMisuse, ADamagedDescriptorIsToldAndNotUsed) {
                                " is damaged (see docs/errors.md#damaged-descriptor)\n";
   Descriptor before;
   memcpy(static_cast<void*>(&before), d, sizeof before);
-  const auto expect_told = [&](const char* what) {
+  const auto expect_reported = [&](const char* what) {
     EXPECT_EQ(give(bin, {object}), expected) << what;
     EXPECT_TRUE(place_of(object).damaged) << what;
     memcpy(static_cast<void*>(d), &before, sizeof before);
@@ -132,18 +132,18 @@ TEST_F(BinMisuse, ADamagedDescriptorIsToldAndNotUsed) {
   };
   for (const unsigned wrong : {0u, index(bin) + 1, kBins - 1, kCodeHugeStart, kCodes, 128u, 255u}) {
     d->bin = bin_id(wrong);
-    expect_told("the bin");
+    expect_reported("the bin");
   }
   d->first += kChunkBytes;
-  expect_told("the chunk");
+  expect_reported("the chunk");
   d->first = nullptr;
-  expect_told("the chunk");
+  expect_reported("the chunk");
   d->seal ^= 0x100;
-  expect_told("the seal");
+  expect_reported("the seal");
   memset(static_cast<void*>(d), 0, sizeof *d);
-  expect_told("zeroes");
+  expect_reported("zeroes");
   memset(static_cast<void*>(d), 0x41, sizeof *d);
-  expect_told("a string");
+  expect_reported("a string");
   EXPECT_EQ(give(bin, {object}), "");
 }
 

@@ -414,8 +414,8 @@ TEST(Bin, LostHintsAreRepairedBeforeLong) {
   taken.take(3 * info_of(bin).objects);
   void* const hidden = taken.at(info_of(bin).objects / 2);
   taken.give(info_of(bin).objects / 2);
-  unsigned looks = 0;
-  for (; looks < 20; ++looks) {
+  unsigned checks = 0;
+  for (; checks < 20; ++checks) {
     lose_all_hints(bin);
     EXPECT_FALSE(check_bin(process_store, bin));
     void* object = nullptr;
@@ -423,7 +423,7 @@ TEST(Bin, LostHintsAreRepairedBeforeLong) {
     give_objects(bin, &object, 1, "test");
     if (object == hidden) break;
   }
-  EXPECT_LT(looks, 20u);
+  EXPECT_LT(checks, 20u);
   visit_chunks(process_store, bin, [](Descriptor& d) {
     repair_chunk(d);
     return true;

@@ -141,7 +141,7 @@ TEST(Collapse, NoneWhereTheyAreRefused) {
   });
 }
 
-TEST(Collapse, WhatHasStayedDenseFromOneLookToTheNext) {
+TEST(Collapse, WhatHasStayedDenseFromOnePollToTheNext) {
   EXPECT_IN_CHILD([] {
     options.decay = 100;
     auto objects = take(info_of(bin).objects);

@@ -34,7 +34,7 @@ class HintsExplore : public ::testing::TestWithParam<size_t> {
   Descriptor& chunk() { return *static_cast<Descriptor*>(descriptor_at(first_)); }
 
   // A finder comes by, with whatever hints there are, and finds them stale or not.
-  void look() {
+  void peek() {
     for (const Fullness fullness : {kNearlyFull, kPartlyFull, kEmpty}) {
       const int folio = find_folio(chunk(), fullness);
       if (folio < 0) {
@@ -75,14 +75,14 @@ class HintsExplore : public ::testing::TestWithParam<size_t> {
 // One object of a folio, a unit's whole folio, and a large one.
 INSTANTIATE_TEST_SUITE_P(Sizes, HintsExplore, ::testing::Values(64, 2000, 20000));
 
-TEST_P(HintsExplore, TakeWhileTheFolioIsEmptiedAndLookedAt) {
+TEST_P(HintsExplore, TakeWhileTheFolioIsEmptiedAndPeekedAt) {
   // partly -> (looked at) -> empty -> (hint corrected) -> partly again by the take: the class it looked for, but not
   // the hint.
   interrupt(
       1, [&] { take(1); },
       [&] {
         give(1);
-        look();
+        peek();
       });
 }
 
@@ -91,7 +91,7 @@ TEST_P(HintsExplore, TakeWhileTheFolioFillsUp) {
       47, [&] { take(1); },
       [&] {
         take(10);
-        look();
+        peek();
       });
 }
 
@@ -100,29 +100,29 @@ TEST_P(HintsExplore, TakeOfTheLastWhileOthersGive) {
       63, [&] { take(1); },
       [&] {
         give(40);
-        look();
+        peek();
       });
 }
 
-TEST_P(HintsExplore, GiveWhileOthersTakeAndLook) {
+TEST_P(HintsExplore, GiveWhileOthersTakeAndPeek) {
   interrupt(
       64, [&] { give(1); },
       [&] {
         take(2);
-        look();
+        peek();
       });
   // Nearly full -> partly full -> (emptied and looked at), and only then is partly full told.
   interrupt(
       48, [&] { give(1); },
       [&] {
         give(47);
-        look();
+        peek();
       });
 }
 
-TEST_P(HintsExplore, GiveOfAWholeFolioWhileOthersLook) {
+TEST_P(HintsExplore, GiveOfAWholeFolioWhileOthersPeek) {
   interrupt(
-      40, [&] { give(40); }, [&] { look(); });
+      40, [&] { give(40); }, [&] { peek(); });
 }
 
 TEST_P(HintsExplore, PurgeWhileOthersTakeAndGive) {
@@ -131,20 +131,20 @@ TEST_P(HintsExplore, PurgeWhileOthersTakeAndGive) {
       [&] {
         give(20);
         take(30);
-        look();
+        peek();
       });
   interrupt(
       30, [&] { purge_bins(process_store, PurgeWhich::kAll, ~size_t{0}); },
       [&] {
         take(25);
-        look();
+        peek();
         give(1);
       });
 }
 
-TEST_P(HintsExplore, LookWhileOthersTakeAndGive) {
+TEST_P(HintsExplore, PeekWhileOthersTakeAndGive) {
   interrupt(
-      20, [&] { look(); },
+      20, [&] { peek(); },
       [&] {
         give(20);
         take(50);

@@ -40,9 +40,9 @@ size_t marked_pages(Descriptor& d) {
 }
 
 // Takes the whole of a new chunk of the bin, a folio at a time, and writes to the first byte of each object. Calls
-// look(descriptor, bytes taken so far) after each folio.
-template <class Look>
-std::vector<void*> take_chunk(BinId bin, Look&& look) {
+// check(descriptor, bytes taken so far) after each folio.
+template <class Check>
+std::vector<void*> take_chunk(BinId bin, Check&& check) {
   std::vector<void*> objects;
   void* some[kFolioObjects];
   unsigned got;
@@ -55,7 +55,7 @@ std::vector<void*> take_chunk(BinId bin, Look&& look) {
     EXPECT_NE(got, 0u);
     for (unsigned i = 0; i < got; ++i) *static_cast<char*>(some[i]) = 1;
     objects.insert(objects.end(), some, some + got);
-    look(*place_of(some[0]).descriptor, (objects.size() - before) * info_of(bin).size);
+    check(*place_of(some[0]).descriptor, (objects.size() - before) * info_of(bin).size);
   }
   return objects;
 }
@@ -142,7 +142,7 @@ TEST(Residency, WhichPagesObjectsTouch) {
 
 // The glance must not overlook a page that what was given leaves free, whatever the other folios hold. And it has to
 // tell most frees of single small objects at once, else it is for nothing.
-void look_at_glances() {
+void check_glances() {
   std::mt19937_64 random(5);
   const auto some = [&](unsigned thin) {
     uint64_t word = random();
@@ -159,7 +159,7 @@ void look_at_glances() {
     d.first = first_object(reinterpret_cast<char*>(37 * kChunkBytes), info);
     const ChunkPages chunk(d);
     const FreeRun run(info);
-    unsigned told = 0, single = 0;
+    unsigned reported = 0, single = 0;
     for (unsigned i = 0; i < 6000; ++i) {
       const unsigned thin = i / 4 % 8;
       const unsigned places[] = {0, 1, info.folios / 2u, info.folios - 2u, info.folios - 1u};
@@ -175,7 +175,7 @@ void look_at_glances() {
       const bool none = run.none(d, info, folio, given, left);
       if ((given & (given - 1)) == 0) {
         ++single;
-        told += none;
+        reported += none;
       }
       if (!none) continue;
       visit_runs(given, 1, [&](unsigned at, unsigned, uint64_t) {
@@ -186,7 +186,7 @@ void look_at_glances() {
         }
       });
     }
-    if (info.size >= 32 && info.size <= 128) EXPECT_GT(2 * told, single) << info.size;
+    if (info.size >= 32 && info.size <= 128) EXPECT_GT(2 * reported, single) << info.size;
   }
 }
 
@@ -195,7 +195,7 @@ TEST(Residency, NoGlanceOverlooksAFreePage) {
   for (const size_t page : {size_t{4} << 10, size_t{16} << 10, size_t{64} << 10}) {
     os::known_page_bytes.store(page, order::relaxed);  // relaxed: nothing else runs
     SCOPED_TRACE(page);
-    look_at_glances();
+    check_glances();
   }
   os::known_page_bytes.store(own, order::relaxed);  // relaxed: as above
 }

@@ -35,7 +35,7 @@ class TaggedStackTest : public ::testing::Test {
 };
 
 TEST_F(TaggedStackTest, ZeroFilledItIsEmpty) {
-  EXPECT_TRUE(stack_.looks_empty());
+  EXPECT_TRUE(stack_.peek_empty());
   EXPECT_EQ(stack_.pop(), nullptr);
   EXPECT_EQ(stack_.pop_all(), nullptr);
   EXPECT_EQ(stack_.pop(), nullptr);
@@ -43,16 +43,16 @@ TEST_F(TaggedStackTest, ZeroFilledItIsEmpty) {
 
 TEST_F(TaggedStackTest, LastInFirstOut) {
   for (Node& node : nodes_) stack_.push(&node);
-  EXPECT_FALSE(stack_.looks_empty());
+  EXPECT_FALSE(stack_.peek_empty());
   for (size_t i = nodes_.size(); i-- > 0;) EXPECT_EQ(stack_.pop(), &nodes_[i]);
   EXPECT_EQ(stack_.pop(), nullptr);
-  EXPECT_TRUE(stack_.looks_empty());
+  EXPECT_TRUE(stack_.peek_empty());
 }
 
 TEST_F(TaggedStackTest, PopAllIsTheWholeListTopFirst) {
   for (unsigned i = 0; i < 4; ++i) stack_.push(&nodes_[i]);
   EXPECT_EQ(numbers(stack_.pop_all()), (std::vector<unsigned>{3, 2, 1, 0}));
-  EXPECT_TRUE(stack_.looks_empty());
+  EXPECT_TRUE(stack_.peek_empty());
   stack_.push(&nodes_[5]);
   EXPECT_EQ(numbers(stack_.pop_all()), (std::vector<unsigned>{5}));
 }

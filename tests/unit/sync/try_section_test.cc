@@ -54,7 +54,7 @@ TEST(TrySection, RunsTheBodyOnce) {
   EXPECT_FALSE(section.held());
 }
 
-TEST(TrySection, BusyIsToldAndRunsNothing) {
+TEST(TrySection, BusyIsReportedAndRunsNothing) {
   TrySection section;
   EXPECT_TRUE(section.run(false, [&] {
     EXPECT_FALSE(section.run(false, [] { ADD_FAILURE() << "two inside"; }));

@@ -1,5 +1,5 @@
 // Validates a magazine's addresses by vector arithmetic, and measures how scattered its objects lie.
-#include "cache/screen.h"
+#include "cache/validate.h"
 
 #include "os/os.h"
 #include "store/misuse.h"
@@ -53,7 +53,7 @@ FOLIO_INLINE Low product_of(Low low, const Divider& divider, uint32_t colours) {
 // Each address by its divider, and each object with the next but one, by their low halves: what looks wrong is looked
 // at closely. Rejected: all duplicates each time, by a table of hashes; with the strays by the descriptors it took 20 %
 // of a producer/consumer pair's throughput. Those are looked for now and then, and when the magazine is emptied.
-bool looks_wrong(BinId bin, const Slot* at, unsigned count) {
+bool fails_check(BinId bin, const Slot* at, unsigned count) {
   const Divider divider = kDividers.of[index(bin)];
   const uint32_t colours = divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1);
   Flags twice{};
@@ -118,10 +118,10 @@ FOLIO_COLD void repair(BinId bin, Magazine* magazine, const char* function) {
 
 }  // namespace
 
-void screen(BinId bin, Magazine* magazine, bool thorough, const char* function) {
+void validate(BinId bin, Magazine* magazine, bool thorough, const char* function) {
   const Slot* const top = magazine->top();
   const unsigned count = magazine->count();
-  if (looks_wrong(bin, top, count) || (thorough && holds_twice(top, count))) repair(bin, magazine, function);
+  if (fails_check(bin, top, count) || (thorough && holds_twice(top, count))) repair(bin, magazine, function);
 }
 
 namespace {
@@ -129,7 +129,7 @@ namespace {
 constexpr uint32_t kOrderedMost = 512;
 constexpr uintptr_t kFar = kPageBytesLeast;            // of neighbours in a magazine
 constexpr uintptr_t kWideSpan = uintptr_t{256} << 10;  // of all: what is nearer stays in a level-2 cache anyhow
-constexpr unsigned kLookEvery = 3;
+constexpr unsigned kCheckEvery = 3;
 
 }  // namespace
 
@@ -140,15 +140,15 @@ bool scattered(BinId bin, Magazine* magazine) {
   if (info_of(bin).size > kOrderedMost) return false;
   const Slot* const top = magazine->top();
   const unsigned count = magazine->count();
-  unsigned far = 0, looked = 0;
+  unsigned far = 0, checked = 0;
   uintptr_t least = ~uintptr_t{0}, most = 0;
-  for (unsigned i = 1; i < count; i += kLookEvery, ++looked) {
+  for (unsigned i = 1; i < count; i += kCheckEvery, ++checked) {
     const auto before = reinterpret_cast<uintptr_t>(top[i - 1]), at = reinterpret_cast<uintptr_t>(top[i]);
     far += at - before + kFar > 2 * kFar;
     least = at < least ? at : least;
     most = at > most ? at : most;
   }
-  return 2 * far > looked && most - least >= kWideSpan;
+  return 2 * far > checked && most - least >= kWideSpan;
 }
 
 }  // namespace folio

@@ -2,7 +2,7 @@
 // time.
 #include "config/options.h"
 #include "config/size_classes.h"
-#include "core/guards.h"
+#include "insight/guards.h"
 #include "os/os.h"
 #include "os/report.h"
 
@@ -152,7 +152,7 @@ void report_guard_fault(const os::Fault& fault) {
   const GuardPlace place = meant_by(fault.address);
   if (place.slot == nullptr) return;
   reporting.fetch_add(1, order::relaxed);  // relaxed: as above
-  if (!place.slot->told.swap(true)) write_fault(fault, place);
+  if (!place.slot->reported.swap(true)) write_fault(fault, place);
   reporting.fetch_sub(1, order::relaxed);  // relaxed: as above
   wait_for_others();
 }

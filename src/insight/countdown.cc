@@ -1,5 +1,5 @@
 // Draws the exponentially distributed distance to the next chosen object.
-#include "core/countdown.h"
+#include "insight/countdown.h"
 
 #include "base/bits.h"
 #include "os/os.h"

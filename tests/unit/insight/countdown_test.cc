@@ -1,4 +1,4 @@
-#include "core/countdown.h"
+#include "insight/countdown.h"
 
 #include <gtest/gtest.h>
 #include <math.h>
@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/guards.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
+#include "insight/guards.h"
 #include "unit/child.h"
 
 using namespace folio;

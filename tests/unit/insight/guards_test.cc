@@ -1,4 +1,4 @@
-#include "core/guards.h"
+#include "insight/guards.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "core/lifecycle.h"
 #include "core/realloc.h"
-#include "core/samples.h"
+#include "insight/samples.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 #include "unit/stderr_capture.h"

@@ -1,5 +1,5 @@
 // Profiles outside of their process, read as a tool reads them.
-#include "core/profile_file.h"
+#include "insight/profile_file.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 // The tables' addresses and counts, which readers outside find by their symbols.
-#include "core/sample_tables.h"
+#include "insight/sample_tables.h"
 
 namespace folio {
 

@@ -1,5 +1,5 @@
 // Keeps the slots: claims one, opens its page, closes it. The reports are in guards_report.cc.
-#include "core/guards.h"
+#include "insight/guards.h"
 
 #include "arch/arch.h"
 #include "base/bits.h"
@@ -171,7 +171,7 @@ void* guard_allocate(size_t size, size_t alignment, bool zeroed) {
   slot.object.set(page + place);
   slot.size.set(size);
   slot.seen = false;
-  slot.told.set(false);
+  slot.reported.set(false);
   slot.freed.thread = 0;
   note_call(slot.allocated);
   // [guard] release: a report that finds it live finds all of it; pairs with guard_place. unseen: as in claim

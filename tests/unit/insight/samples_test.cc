@@ -1,4 +1,4 @@
-#include "core/samples.h"
+#include "insight/samples.h"
 
 #include <thread>
 

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/sample_tables.h"
+#include "insight/sample_tables.h"
 
 namespace folio {
 

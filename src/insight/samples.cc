@@ -1,7 +1,7 @@
 // Keeps samples: claims a slot, copies the stack.
-#include "core/samples.h"
+#include "insight/samples.h"
 
-#include "core/profile_file.h"
+#include "insight/profile_file.h"
 #include "os/os.h"
 #include "space/metadata.h"
 #include "space/room.h"

@@ -8,7 +8,7 @@
 // than a second old, up to kSlotsForReaders.
 #pragma once
 
-#include "core/sample_tables.h"
+#include "insight/sample_tables.h"
 
 namespace folio {
 

@@ -1,4 +1,4 @@
-#include "core/frames.h"
+#include "insight/frames.h"
 
 #include <execinfo.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Puts the samples' tables into a shared file, keeps its header true, and writes copies of a profile.
-#include "core/profile_file.h"
+#include "insight/profile_file.h"
 
 #include "arch/arch.h"
 #include "base/bits.h"

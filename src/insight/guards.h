@@ -19,8 +19,8 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
-#include "core/countdown.h"
-#include "core/frames.h"
+#include "insight/countdown.h"
+#include "insight/frames.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -39,10 +39,10 @@ struct GuardSlot {
   Hint<char*> object;  // null: there was none yet
   Hint<size_t> size;   // as requested, and no more is usable
   GuardCall allocated, freed;
-  Hint<bool> told;  // a fault of it was reported
-  bool seen;        // whoever frees it wants to know (seam.h)
-  bool forbidden;   // inaccessible by a mapping of its own
-  bool dirty;       // what lies there is not zero
+  Hint<bool> reported;  // a fault of it was reported
+  bool seen;            // whoever frees it wants to know (seam.h)
+  bool forbidden;       // inaccessible by a mapping of its own
+  bool dirty;           // what lies there is not zero
 };
 
 inline constexpr unsigned kGuardSlotsMost = 255;  // of a chunk of the smallest pages

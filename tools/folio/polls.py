@@ -37,7 +37,7 @@ def as_dict(reader: Reader, heap: Heap, parts: Parts, seconds: float) -> dict[st
     }
 
 
-def look_at(readers: dict[int, Reader], pid: int, begin: float) -> dict[str, Any]:
+def poll(readers: dict[int, Reader], pid: int, begin: float) -> dict[str, Any]:
     """Also of the program that it has begun meanwhile."""
     while True:
         reader = readers[pid]
@@ -53,21 +53,21 @@ def look_at(readers: dict[int, Reader], pid: int, begin: float) -> dict[str, Any
             output.note_new_program(pid, readers[pid].process.command())
 
 
-def print_looks(pids: list[int], every: float, times: int) -> int:
+def print_polls(pids: list[int], every: float, times: int) -> int:
     """Until Ctrl-C, `times` looks, or the end of the last process."""
     readers = {pid: Reader(pid) for pid in pids}
     begin = time.monotonic()
-    looks = 0
-    while readers and (times == 0 or looks < times):
-        time.sleep(max(0.0, begin + every * looks - time.monotonic()))
+    polls = 0
+    while readers and (times == 0 or polls < times):
+        time.sleep(max(0.0, begin + every * polls - time.monotonic()))
         for pid in list(readers):
             try:
-                line = look_at(readers, pid, begin)
+                line = poll(readers, pid, begin)
             except FolioError as error:
                 output.note(str(error))
                 del readers[pid]
                 continue
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
-        looks += 1
+        polls += 1
     return 0

@@ -1,4 +1,4 @@
-#include "cache/screen.h"
+#include "cache/validate.h"
 
 #include <set>
 
@@ -11,15 +11,15 @@ using namespace folio_test;
 
 namespace {
 
-class Screen : public ::testing::Test {
+class Validate : public ::testing::Test {
  protected:
-  Screen() { options.errors = kErrorsWarn; }
-  ~Screen() override {
+  Validate() { options.errors = kErrorsWarn; }
+  ~Validate() override {
     for (const BinId bin : all_bins()) EXPECT_EQ(taken_objects(bin), 0u) << "bin " << index(bin);
   }
-  static std::string screened(BinId bin, Magazine* magazine, bool thorough = false) {
+  static std::string validated(BinId bin, Magazine* magazine, bool thorough = false) {
     StderrCapture capture;
-    screen(bin, magazine, thorough, "FUNC");
+    validate(bin, magazine, thorough, "FUNC");
     return capture.stop();
   }
   static std::vector<void*> sorted(Magazine* magazine) {
@@ -32,19 +32,19 @@ class Screen : public ::testing::Test {
   SavedOptions saved_;
 };
 
-TEST_F(Screen, WhatIsRightStaysAsItIs) {
+TEST_F(Validate, WhatIsRightStaysAsItIs) {
   for (const BinId bin : all_bins()) {
     for (unsigned n = 0; n <= info_of(bin).magazine_most; ++n) {
       Magazine* const magazine = magazine_of(bin, n);
       const std::vector<void*> before = objects_of(magazine);
-      EXPECT_EQ(screened(bin, magazine, n % 2 == 0), "") << "bin " << index(bin);
+      EXPECT_EQ(validated(bin, magazine, n % 2 == 0), "") << "bin " << index(bin);
       EXPECT_EQ(objects_of(magazine), before);
       bundle_drain(bin, magazine, "test");
     }
   }
 }
 
-TEST_F(Screen, AnObjectAgainAfterOneOtherIsTakenOut) {
+TEST_F(Validate, AnObjectAgainAfterOneOtherIsTakenOut) {
   for (const BinId bin : {bin_of(8), bin_of(64), bin_of(1000), bin_of(8000)}) {
     const unsigned most = info_of(bin).magazine_most;
     for (unsigned i = 0; i + 2 < most; ++i) {
@@ -54,10 +54,11 @@ TEST_F(Screen, AnObjectAgainAfterOneOtherIsTakenOut) {
       void* const kept = magazine->top()[i + 2];
       void* const twice = magazine->top()[i];
       magazine->top()[i + 2] = twice;
-      const std::string told = screened(bin, magazine);
-      EXPECT_NE(told.find("double free of a " + std::to_string(info_of(bin).size) + "-byte object"), std::string::npos)
+      const std::string reported = validated(bin, magazine);
+      EXPECT_NE(reported.find("double free of a " + std::to_string(info_of(bin).size) + "-byte object"),
+                std::string::npos)
           << i;
-      EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+      EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
       std::vector<void*> expected = good;
       expected.erase(std::find(expected.begin(), expected.end(), kept));
       EXPECT_EQ(sorted(magazine), expected) << "once each, place " << i << " of bin " << index(bin);
@@ -67,7 +68,7 @@ TEST_F(Screen, AnObjectAgainAfterOneOtherIsTakenOut) {
   }
 }
 
-TEST_F(Screen, EachAddressThatIsNoObjectsStartIsTakenOut) {
+TEST_F(Validate, EachAddressThatIsNoObjectsStartIsTakenOut) {
   for (const BinId bin : all_bins()) {
     const unsigned most = info_of(bin).magazine_most;
     const auto size = static_cast<ptrdiff_t>(info_of(bin).size);
@@ -78,9 +79,9 @@ TEST_F(Screen, EachAddressThatIsNoObjectsStartIsTakenOut) {
         std::vector<void*> expected = sorted(magazine);
         void* const object = magazine->top()[i];
         magazine->top()[i] = static_cast<char*>(object) + off;
-        const std::string told = screened(bin, magazine);
-        EXPECT_NE(told.find("not the start of an object: inside a"), std::string::npos) << off << " at " << i;
-        EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+        const std::string reported = validated(bin, magazine);
+        EXPECT_NE(reported.find("not the start of an object: inside a"), std::string::npos) << off << " at " << i;
+        EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
         expected.erase(std::find(expected.begin(), expected.end(), object));
         EXPECT_EQ(sorted(magazine), expected) << "bin " << index(bin);
         bundle_drain(bin, magazine, "test");
@@ -91,7 +92,7 @@ TEST_F(Screen, EachAddressThatIsNoObjectsStartIsTakenOut) {
 }
 
 // Of every address of a chunk, at distances that no size divides: what starts no object, and nothing else, is wrong.
-TEST_F(Screen, AChunksAddressesAreToldApartExactly) {
+TEST_F(Validate, AChunksAddressesAreToldApartExactly) {
   for (const BinId bin : all_bins()) {
     const unsigned n = info_of(bin).magazine_most;
     Magazine* const magazine = magazine_of(bin, n);
@@ -99,49 +100,49 @@ TEST_F(Screen, AChunksAddressesAreToldApartExactly) {
     const auto* d = static_cast<Descriptor*>(descriptor_at(objects[0]));
     char* const chunk = chunk_start(objects[0]);
     char* const behind = d->first + size_t{info_of(bin).objects} * info_of(bin).size;
-    const auto look = [&](char* address) {
+    const auto check = [&](char* address) {
       if (chunk_start(address) != chunk) return;
       for (void* object : objects) {
         if (object == address) return;
       }
       *magazine->top() = address;
       const Place place = place_of(address);
-      const std::string told = screened(bin, magazine);
-      EXPECT_EQ(told.empty(), place.base == address) << address - d->first << " in bin " << index(bin);
+      const std::string reported = validated(bin, magazine);
+      EXPECT_EQ(reported.empty(), place.base == address) << address - d->first << " in bin " << index(bin);
       // What was taken out makes room for the next.
-      if (!told.empty()) magazine->park(magazine->top() - 1);
+      if (!reported.empty()) magazine->park(magazine->top() - 1);
     };
-    for (char* address = chunk; address < chunk + kChunkBytes; address += 4093) look(address);
+    for (char* address = chunk; address < chunk + kChunkBytes; address += 4093) check(address);
     for (const ptrdiff_t off : {-1, 0, 1, 8}) {
-      for (unsigned i = 0; i < info_of(bin).objects; i += 1 + info_of(bin).objects / 50) look(d->slot(i) + off);
-      look(d->first - info_of(bin).size + off);
-      look(behind + off);
-      look(behind + info_of(bin).size + off);
+      for (unsigned i = 0; i < info_of(bin).objects; i += 1 + info_of(bin).objects / 50) check(d->slot(i) + off);
+      check(d->first - info_of(bin).size + off);
+      check(behind + off);
+      check(behind + info_of(bin).size + off);
     }
     *magazine->top() = objects[0];
     bundle_drain(bin, magazine, "test");
   }
 }
 
-TEST_F(Screen, ThoroughlyADistantDuplicateIsTakenOut) {
+TEST_F(Validate, ThoroughlyADistantDuplicateIsTakenOut) {
   const BinId bin = bin_of(64);
-  unsigned found = 0, looks = 0;
+  unsigned found = 0, checks = 0;
   for (unsigned first = 0; first < 62; first += 5) {
-    for (unsigned second = first + 1; second < 62; ++second, ++looks) {
+    for (unsigned second = first + 1; second < 62; ++second, ++checks) {
       Magazine* const magazine = magazine_of(bin, 62);
       void* kept = magazine->top()[second];
       magazine->top()[second] = magazine->top()[first];
-      found += screened(bin, magazine, true).find("double free of a 64-byte object") != std::string::npos;
+      found += validated(bin, magazine, true).find("double free of a 64-byte object") != std::string::npos;
       if (magazine->count() == 62) magazine->top()[second] = kept;  // missed
       const bool missed = magazine->count() == 62;
       bundle_drain(bin, magazine, "test");
       if (!missed) give_objects(bin, &kept, 1, "test");
     }
   }
-  EXPECT_GE(found * 20, looks * 19) << found << " of " << looks;
+  EXPECT_GE(found * 20, checks * 19) << found << " of " << checks;
 }
 
-TEST_F(Screen, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
+TEST_F(Validate, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
   const BinId bin = bin_of(64);
   Magazine* const magazine = magazine_of(bin, 62);
   std::vector<void*> kept;
@@ -155,8 +156,8 @@ TEST_F(Screen, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
   put(40, first);      // far behind: only seen because of the others
   put(50, first + 1);  // misaligned
   put(51, first + 16);
-  const std::string told = screened(bin, magazine);
-  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 5) << told;
+  const std::string reported = validated(bin, magazine);
+  EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 5) << reported;
   EXPECT_EQ(magazine->count(), 57u);
   const std::vector<void*> left = objects_of(magazine);
   EXPECT_EQ(std::set<void*>(left.begin(), left.end()).size(), 57u);
@@ -164,13 +165,13 @@ TEST_F(Screen, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
   for (void* object : kept) give_objects(bin, &object, 1, "test");
 }
 
-TEST_F(Screen, OneObjectAndNothingElse) {
+TEST_F(Validate, OneObjectAndNothingElse) {
   const BinId bin = bin_of(64);
   Magazine* const magazine = magazine_of(bin, 62);
   const std::vector<void*> objects = objects_of(magazine);
   for (unsigned i = 1; i < 62; ++i) magazine->top()[i] = objects[0];
-  const std::string told = screened(bin, magazine);
-  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 61);
+  const std::string reported = validated(bin, magazine);
+  EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 61);
   EXPECT_EQ(objects_of(magazine), std::vector<void*>{objects[0]});
   for (void* object : objects) give_objects(bin, &object, 1, "test");
   magazines_put(magazine);

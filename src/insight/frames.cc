@@ -1,5 +1,5 @@
 // An unwinder: reads .eh_frame_hdr and .eh_frame, runs their instructions (DW_CFA_), and steps from call to call.
-#include "core/frames.h"
+#include "insight/frames.h"
 
 #include "os/os.h"
 
