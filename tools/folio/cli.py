@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import resource
@@ -22,7 +21,6 @@ from folio.arguments import Command, Json, Library, Pid, Pids, Target, there
 from folio.errors import FolioError, installing, unwritten
 
 ERROR, INTERRUPTED = 2, 130
-GARBAGE_STEP = 100_000  # objects, of which cycles are looked for: nearly none are, and a profile has millions
 NUMPY_BYTES = 128 << 20  # of address space, with numpy loaded for one thread
 NEED_NUMPY = {
     f"folio {name}"
@@ -581,7 +579,6 @@ def main() -> None:
     name = f"folio {sys.argv[1]}" if len(sys.argv) > 1 and sys.argv[1] in known else "folio"
     if sys.stdout is None:  # closed from the start
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    gc.set_threshold(GARBAGE_STEP)
     try:
         make_room(name)
         status = app(with_short_equals(sys.argv[1:]), prog_name="folio", standalone_mode=False)
