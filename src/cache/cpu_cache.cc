@@ -98,7 +98,7 @@ bool merge(CpuCache& cache, BinId bin, Magazine* magazine) {
   CpuList& list = cache.lists[index(bin)];
   const unsigned n = magazine->count();
   Magazine* const first = list.top();
-  if (first == nullptr || n >= kWholeLeast || first->count() + n > info_of(bin).magazine_most) return false;
+  if (first == nullptr || n >= kWholeLeast || first->count() + n > first->bottom()) return false;
   first->take_from(magazine, n);
   list.add_objects(n);
   list.idle = 0;
@@ -154,18 +154,21 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   bool merged = false;
   const unsigned most = bundle_most(bin);
   const uint64_t budget = small_budget();
-  magazine->set_capacity(kMagazineObjects);
+  // Others may be added to one that is not whole.
+  if (magazine->count() < kWholeLeast) magazine->set_capacity(info_of(bin).magazine_most);
   const bool ran = cache != nullptr && cache->section.run(use_transactions(*cache), [&] {
     merged = merge(*cache, bin, magazine);
     if (!merged) add(*cache, bin, magazine);
-    if (cache->lists[index(bin)].magazines <= most && cache->bytes <= budget) return;
+    const CpuList& list = cache->lists[index(bin)];
+    const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
+    if (list.magazines <= kBundleMost && objects <= most && cache->bytes <= budget) return;
     bundle = remove_all(*cache, bin, &bytes);
     flushed = note_to_depot(*cache, bin, bytes);
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
     // A magazine of few objects would cost the depot more than they are worth to it.
-    if (2 * magazine->count() < info_of(bin).magazine_most) {
+    if (magazine->count() < kWholeLeast && 2 * magazine->count() < info_of(bin).magazine_most) {
       give_objects(bin, magazine->top(), magazine->count(), function);
       return magazine;
     }
@@ -268,7 +271,7 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
       pushed = Pushed::kTwice;
       return;
     }
-    if (first->count() >= info_of(bin).magazine_most || cache->bytes > budget) return;
+    if (first->count() >= first->bottom() || cache->bytes > budget) return;
     Slot* const top = first->top() - 1;
     *top = object;
     first->park(top);

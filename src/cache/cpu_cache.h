@@ -46,7 +46,7 @@ extern Atomic<CpuCache*> cpu_caches[kCpusMost];
 
 // From this many objects on a magazine is passed on whole; fewer are copied into or out of one that waits, so that
 // caches and depot hold full magazines and a thread with little room gets no more than it has room for.
-inline constexpr unsigned kWholeLeast = kMagazineObjects / 2 + 1;
+inline constexpr unsigned kWholeLeast = kMagazineUsual / 2 + 1;
 
 // Hands a waiting, non-empty magazine on: to the CPU cache, or from there as part of a bundle to the depot. Where there
 // is no such cache, or it is busy, to the depot at once; to the folios, if it is less than half full. Misuse found when

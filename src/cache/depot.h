@@ -11,7 +11,7 @@
 // (With all scattered magazines sent home, also from the CPU caches, eight pairs of producers and consumers who free at
 // random took 1.7 times as long.)
 //
-// A push and a pop are one compare_exchange each, for up to kBundleMost + 1 magazines of up to 62 objects. The number
+// A push and a pop are one compare_exchange each, for a whole bundle. The number
 // of bytes in the depot is one counter for the whole process, so pushes and pops do not change it: each CPU cache adds
 // up what it moved and flushes the sum at kAccountStep.
 #pragma once
@@ -24,19 +24,19 @@
 
 namespace folio {
 
+// How many magazines, and how many objects of a bin, travel together, and one magazine more: about kBundleBytes.
 inline constexpr unsigned kBundleMost = 8;
-
-// How many magazines of a bin travel together: as many as make about kBundleBytes.
 inline constexpr uint32_t kBundleBytes = 256 * 1024;
+inline constexpr unsigned kBundleObjects = kBundleMost * kMagazineUsual;
 struct BundleTable {
-  uint8_t most[kBins];  // a table: a division took a tenth of a slow free
+  uint16_t most[kBins];  // a table: a division took a tenth of a slow free
 };
 constexpr BundleTable make_bundle_table() {
   BundleTable table{};
   for (unsigned i = 1; i < kBins; ++i) {
     const BinInfo& info = info_of(bin_id(i));
-    const uint32_t fit = kBundleBytes / (info.size * (info.magazine_most == 0 ? 1u : info.magazine_most));
-    table.most[i] = static_cast<uint8_t>(fit < 1 ? 1 : fit > kBundleMost ? kBundleMost : fit);
+    const uint32_t fit = kBundleBytes / info.size, most = fit < kBundleObjects ? fit : kBundleObjects;
+    table.most[i] = static_cast<uint16_t>(most < info.magazine_most ? info.magazine_most : most);
   }
   return table;
 }

@@ -1,15 +1,15 @@
-// Magazine: a 512-byte aligned block of pointers to free objects of one bin. What the caches hold and pass on: a full
-// one carries up to 62 frees from one thread to another for an atomic instruction or two, and none of the objects is
+// Magazine: a 1 KiB aligned block of pointers to free objects of one bin. What the caches hold and pass on: a full
+// one carries up to 126 frees from one thread to another for an atomic instruction or two, and none of the objects is
 // touched.
 //
-//   slot    0        top             bottom        62           63
+//   slot    0        top             bottom        126          127
 //         | free ... | object ... object | null | ... | stack link | header |
 //
-// Objects fill it downward from the bottom slot, which holds null; bottom is 1 to 62 and sets the capacity. The thread
-// that uses a magazine keeps a pointer to its top slot (thread_cache.h), whose low 9 bits say "full" by being 0 and
-// whose slot says "empty" by being null. Where bottom is 62 its null is the stack link at rest.
+// Objects fill it downward from the bottom slot, which holds null; bottom is 1 to 126 and sets the capacity. The thread
+// that uses a magazine keeps a pointer to its top slot (thread_cache.h), whose low 10 bits say "full" by being 0 and
+// whose slot says "empty" by being null. Where bottom is 126 its null is the stack link at rest.
 //
-//   header   | bundle length : 8 | bottom : 8 | next magazine >> 9 << 9, with the top's index below : 48 |
+//   header   | bundle length : 8 | bottom : 8 | next magazine >> 10 << 10, with the top's index below : 48 |
 //
 // `next` and the top's index are valid while the magazine waits (in a cache, a bundle or the depot); bottom always.
 // Bundle: magazines linked through `next`, moved as one; its length stands in its first one.
@@ -28,9 +28,9 @@
 
 namespace folio {
 
-inline constexpr size_t kMagazineBytes = 512;
+inline constexpr size_t kMagazineBytes = 1024;
 inline constexpr unsigned kMagazineSlots = kMagazineBytes / sizeof(void*);
-inline constexpr unsigned kMagazineShift = 9;
+inline constexpr unsigned kMagazineShift = 10;
 
 // Slots are read as pointers to objects by the fast path whatever lies in them.
 typedef void* __attribute__((may_alias)) Slot;
@@ -43,11 +43,11 @@ class Magazine {
   }
 
   void prefetch() const {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (size_t line = 0; line < kMagazineBytes; line += 64) arch::prefetch(reinterpret_cast<const char*>(this) + line);
   }
 
-  // Makes it empty with room for `capacity` objects (1 to 62); returns its top.
+  // Makes it empty with room for `capacity` objects (1 to 126); returns its top.
   Slot* format(unsigned capacity) {
     if (capacity == kMagazineObjects) {
       forget_stack_link();  // atomic: a pop that was overtaken may still read it
@@ -69,7 +69,7 @@ class Magazine {
 
   // While it waits: moves its objects so that it has room for `capacity` in all, at least what it holds.
   void set_capacity(unsigned capacity);
-  // While both wait, this one with a capacity of kMagazineObjects: takes the `n` top objects of `from`, or gives its
+  // While both wait, this one with room for them: takes the `n` top objects of `from`, or gives its
   // own `n` top ones to `to`, which is empty and gets a capacity of n.
   void take_from(Magazine* from, unsigned n);
   void give_to(Magazine* to, unsigned n);

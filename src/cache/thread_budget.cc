@@ -50,7 +50,8 @@ constexpr unsigned kCallsToFirst = 4;
 constexpr unsigned kCallsToFirstWatched = 64;
 constexpr unsigned kLargerFirst = 4;
 
-unsigned next_capacity(BinId bin, const BinCache& cached, const BinInfo& info) {
+unsigned next_capacity(BinId bin, const BinCache& cached, unsigned most) {
+  const BinInfo& info = info_of(bin);
   unsigned next;
   if (cached.capacity != 0) {
     next = 2u * cached.capacity;
@@ -60,7 +61,7 @@ unsigned next_capacity(BinId bin, const BinCache& cached, const BinInfo& info) {
   } else {
     next = cached.calls < (watch_wanted(process_store, bin) ? kCallsToFirstWatched : kCallsToFirst) ? 0 : kLargerFirst;
   }
-  return next + next / 2 > info.magazine_most ? info.magazine_most : next;
+  return next + next / 2 > most ? most : next;
 }
 
 }  // namespace
@@ -70,13 +71,14 @@ void thread_budget_begin(ThreadBudget& b) {
   b.used_up = false;
 }
 
-void thread_budget_grow(ThreadBudget& b, BinId bin) {
+void thread_budget_grow(ThreadBudget& b, BinId bin, bool over) {
   BinCache& cached = b.bins[index(bin)];
   if (cached.calls < 255) ++cached.calls;
+  cached.in_turn = static_cast<uint8_t>(cached.ran_over != over ? 0 : cached.in_turn + (cached.in_turn < kInTurn));
   if (b.used_up) return;
-  const BinInfo& info = info_of(bin);
-  if (cached.capacity >= info.magazine_most) return;
-  const unsigned capacity = next_capacity(bin, cached, info);
+  const unsigned of_bin = info_of(bin).magazine_most, most = cached.in_turn == kInTurn || of_bin < kMagazineUsual ? of_bin : kMagazineUsual;
+  if (cached.capacity >= most) return;
+  const unsigned capacity = next_capacity(bin, cached, most);
   if (capacity < 2) return;
   if (!claim(b, charge(bin, capacity) - charge(bin, cached.capacity))) {
     b.used_up = true;

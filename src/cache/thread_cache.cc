@@ -134,6 +134,12 @@ void slow_call(ThreadCache& c) {
   if (--c.calls_to_sweep == 0) sweep(c);
 }
 
+// How many are taken from the folios at once for a thread with less room.
+unsigned some_of(BinId bin) {
+  const unsigned most = info_of(bin).magazine_most;
+  return most < kMagazineUsual ? most : kMagazineUsual;
+}
+
 void* take_one(BinId bin, bool* zero) {
   void* object = nullptr;
   return take_objects(process_store, bin, &object, 1, zero) == 1 ? object : nullptr;
@@ -151,7 +157,7 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   magazine = cpu_cache_get(bin, 1, empty);
   if (magazine == nullptr) {
     magazine = empty;
-    const unsigned got = take_objects(process_store, bin, magazine->slot(0), info_of(bin).magazine_most, zero);
+    const unsigned got = take_objects(process_store, bin, magazine->slot(0), some_of(bin), zero);
     magazine->format(got == 0 ? 1 : got);
     magazine->park(magazine->slot(0));
     if (got != 0) object = *magazine->slot(0);
@@ -197,10 +203,9 @@ void make_room(ThreadCache& c, BinId bin, Magazine* magazine) {
 // than a thread with little room could use up: what it has no room for goes to the CPU cache, untouched.
 void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* zero) {
   if (magazine == nullptr) return take_one(bin, zero);
-  const BinInfo& info = info_of(bin);
   Magazine* const small = want < kWholeLeast ? get_empty(c) : nullptr;
   const unsigned got =
-      take_objects(process_store, bin, magazine->slot(0), small != nullptr ? info.magazine_most : want, zero);
+      take_objects(process_store, bin, magazine->slot(0), small != nullptr ? some_of(bin) : want, zero);
   if (got == 0) {
     put_empty(c, magazine);
     if (small != nullptr) put_empty(c, small);
@@ -242,7 +247,7 @@ bool thread_cache_holds(BinId bin, const void* object) {
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   BinCache& b = cache->budget.bins[index(bin)];
   slow_call(*cache);
-  thread_budget_grow(cache->budget, bin);
+  thread_budget_grow(cache->budget, bin, false);
   if (b.capacity == 0) return get_one(*cache, bin, zero);
   const unsigned want = b.ran_over && b.capacity > 1 ? b.capacity / 2 : b.capacity;
   b.ran_over = false;
@@ -315,7 +320,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   if (begins_with_free(*cache, bin) && keep_below_others(cache, bin, object)) return;
   slow_call(*cache);
   Slot*& cursor = thread_cursors.cursor[index(bin)];
-  thread_budget_grow(cache->budget, bin);
+  thread_budget_grow(cache->budget, bin, true);
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
   const bool turned = !b.ran_over;
   b.ran_over = true;
@@ -330,13 +335,12 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
     }
     return give_objects(bin, &object, 1, function);
   }
-  Slot* slot = empty->format(kMagazineObjects);
+  Slot* slot = empty->format(b.capacity);
   empty->park(slot);
   if (full != nullptr && turned) {
     const unsigned half = full->count() / 2;
     empty->take_from(full, half < b.capacity ? half : b.capacity - 1u);  // it may hold more than its bin's capacity
   }
-  empty->set_capacity(b.capacity);
   if (full != nullptr && full->count() != 0) {
     hand_on(*cache, bin, full, function);
   } else if (full != nullptr) {

@@ -1,7 +1,7 @@
 // Thread caches: for each thread and bin, the magazine in use, and how many objects it may hold.
 //
 // The fast path needs only `cursors`: for each bin a pointer to the top slot of the magazine in use. A cursor that
-// points at the closed slot means "not set up": that slot is empty (null) and full (low 9 bits 0) at once, so every
+// points at the closed slot means "not set up": that slot is empty (null) and full (low 10 bits 0) at once, so every
 // call on it takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched) always point
 // there.
 //

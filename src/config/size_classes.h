@@ -85,7 +85,10 @@ struct BinInfo {
   uint16_t words_before_occupancy;  // in a chunk's descriptor (store/descriptor.h)
 };
 
-inline constexpr unsigned kMagazineObjects = 62;
+// A magazine has room for kMagazineObjects. Those of objects above kManyLargest, and of threads whose mallocs and frees
+// take turns (thread_budget.h), hold kMagazineUsual at most.
+inline constexpr unsigned kMagazineObjects = 126, kMagazineUsual = 62;
+inline constexpr uint32_t kManyLargest = 512;
 inline constexpr uint32_t kMagazineBytesMost = 66 * 1024;  // of objects in one magazine
 
 namespace sizes {
@@ -101,8 +104,8 @@ constexpr BinInfo make_info(uint32_t size) {
   const unsigned last = info.objects % kFolioObjects;
   info.last_valid = last == 0 ? ~uint64_t{0} : low_mask(last);
   info.natural_shift = static_cast<uint8_t>(lowest_bit(size));
-  const uint32_t fit = kMagazineBytesMost / size;
-  info.magazine_most = static_cast<uint8_t>(fit < kMagazineObjects ? fit : kMagazineObjects);
+  const uint32_t fit = kMagazineBytesMost / size, most = size <= kManyLargest ? kMagazineObjects : kMagazineUsual;
+  info.magazine_most = static_cast<uint8_t>(fit < most ? fit : most);
   info.words_before_occupancy = static_cast<uint16_t>(3 * hint_words(info) + 3 * kPageWords);
   return info;
 }

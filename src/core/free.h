@@ -3,7 +3,7 @@
 //   release(object)
 //     load the chunk's entry, which leads to its bin's cursor; load that
 //     *cursor == object   the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
-//     the cursor's low 9 bits are 0   the magazine is full, or closed: not a bin's, watched, first use
+//     the cursor's low 10 bits are 0  the magazine is full, or closed: not a bin's, watched, first use
 //       either: release_slow: free.cc
 //     store the object below the cursor, step the cursor                                                13 instructions
 //

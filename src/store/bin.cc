@@ -428,13 +428,13 @@ FOLIO_INLINE void give_gathered(BinId bin, const ObjectList* lists, unsigned n, 
 
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
   const ObjectList list = {objects, count};
-  give_gathered<kFolioObjects>(bin, &list, 1, function);
+  give_gathered<kMagazineObjects>(bin, &list, 1, function);
 }
 
 // So many folios that the next list, or the next two, fit in where a heap is small. (As many as there are objects: 4.9
 // KiB of stack, on which a signal handler's 8 KiB run out.)
 void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
-  give_gathered<2 * kMagazineObjects>(bin, lists, n, function);
+  give_gathered<kMagazineObjects>(bin, lists, n, function);
 }
 
 void give_object(BinId bin, void* object, const char* function) {
