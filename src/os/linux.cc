@@ -315,14 +315,25 @@ const char* environment(const char* name) {
   return nullptr;
 }
 
+// Where standard error is a pipe that nobody reads any more, the write sends SIGPIPE to this thread, which would end a
+// program that asked to go on. So it is blocked meanwhile, and taken away if the write has sent it.
 void write_error(const char* text, size_t length) {
+  constexpr uint64_t kPipe = uint64_t{1} << (SIGPIPE - 1);
+  uint64_t before = 0, pending = 0;
+  const bool masked = !failed(call(SYS_rt_sigprocmask, SIG_BLOCK, &kPipe, &before, sizeof before));
+  const bool blocked = masked && (before & kPipe) != 0;
+  if (blocked) call(SYS_rt_sigpending, &pending, sizeof pending);  // one of the program's own stays
+  long n = 0;
   while (length != 0) {
-    const long n = call(SYS_write, 2, text, length);
+    n = call(SYS_write, 2, text, length);
     if (n == -EINTR) continue;
-    if (failed(n) || n == 0) return;
+    if (failed(n) || n == 0) break;
     text += n;
     length -= static_cast<size_t>(n);
   }
+  const timespec now = {};
+  if (masked && n == -EPIPE && (pending & kPipe) == 0) call(SYS_rt_sigtimedwait, &kPipe, nullptr, &now, sizeof kPipe);
+  if (masked && !blocked) call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
 }
 
 void abort_process() { abort(); }

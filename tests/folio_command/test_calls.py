@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from conftest import HEAP, LIBRARY, STATIC, eventually, folio_here, folio_json, heap, kill, line_of, running
@@ -173,8 +174,29 @@ class TestWhoHoldsIt:
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
             assert "was not counted to the end" in done.stderr
 
-    def test_a_process_by_another_clock_is_held_without_end(self, monkeypatch):
-        monkeypatch.setattr(calls, "time_namespace", str)
+    def test_a_process_by_another_clock_is_held_by_that(self, monkeypatch):
+        """In a time namespace, whose clock may be ahead or behind."""
+        monkeypatch.setattr(calls, "HELD_SECONDS", 0.5)
+        monkeypatch.setattr(calls, "RENEW_SECONDS", 0.1)
+        for offset in (100_000, -100):
+            words = ["unshare", "--time", "--monotonic", str(offset), "--fork", str(HEAP), "load", "2"]
+            with running(words) as outer:
+                if not outer.stdout.readline():
+                    pytest.skip("time namespaces are not allowed here")
+                (pid,) = map(int, Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split())
+                try:
+                    seam = Seam(reader := Reader(pid))
+                    assert seam.ahead == offset
+                    seam.close(0)
+                    time.sleep(2)
+                    assert seam.holds()
+                    seam._stop_renewing()  # as where the command is killed
+                    eventually(lambda seam=seam, reader=reader: seam.mode() == reader.layout.mode_open)
+                finally:
+                    os.kill(pid, signal.SIGKILL)
+
+    def test_a_process_by_a_clock_that_is_not_known_is_held_without_end(self, monkeypatch):
+        monkeypatch.setattr(calls, "clock_ahead", lambda _: None)
         with heap("load", "2") as (pid, _):
             seam = Seam(reader := Reader(pid))
             seam.close(0)

@@ -47,6 +47,12 @@ class TestPlanted:
             assert len(all_of(reported)) in (LEAKS, LEAKS - 1)
             assert found_in(process.pid) == all_of(reported)
 
+    def test_one_look_where_all_is_reached(self):
+        with planted("mixed", 2000) as (process, _):
+            found = folio_json("leaks", str(process.pid))
+            assert (found["looks"], found["leaked"]["objects"]) == (1, 0)
+            assert "\n1 look at " in folio_here("leaks", str(process.pid)).stdout
+
     def test_samples_hide_nothing(self, tmp_path):
         """They hold addresses of leaks, and copies of stacks that had them; also where they lie in a file."""
         with planted("leaks", 20000, options=f"profile:4096,profile_file:{tmp_path}/profile") as (process, reported):
@@ -176,7 +182,7 @@ class TestCores:
         file = tmp_path / "heap.snap"
         with planted("types") as (process, _):
             assert folio_here("snapshot", str(process.pid), "-o", str(file)).returncode == 0
-        for command in (["leaks", file], ["census", file], ["pins", file], ["where", file, "0x1000", "--referrers"]):
+        for command in (["leaks", file], ["census", file], ["where", file, "0x1000", "--referrers"]):
             done = folio_here(*map(str, command))
             assert done.returncode == 2
             assert "this needs the process, or a core file" in done.stderr

@@ -14,7 +14,7 @@ from folio.process import Mapping, Process
 from folio.reach import FEW, Graph, Reach
 from folio.reader import Reader
 from folio.roots import Thread
-from folio.scan import STEP, Touched, steps_of_ranges
+from folio.scan import STEP, Block, Scanner, Step, Touched, steps_of_ranges
 from folio.source import PAGE
 from folio.survey import view
 
@@ -44,6 +44,47 @@ def test_terabytes_that_are_only_reserved():
     steps = list(steps_of_ranges([(1 << 30, 1 << 46), (1 << 47, 1 << 40)], touched, False))
     assert np.concatenate([step.starts for step in steps]).tolist() == start.tolist()
     assert len(reads) < 20
+
+
+def test_words_with_something_beside_the_address():
+    """All of them, and nothing else, as a plain search has it; also only those into chunks that are wanted."""
+    with heap("known") as (pid, _):
+        seen = view(Reader(pid))
+    objects, random = seen.objects, np.random.default_rng(1)
+    some = random.integers(0, objects.count, 2000)
+    bases = objects.bases(some).astype(np.uint64)
+    beside = random.integers(0, 1 << 16, 2000).astype(np.uint64)
+    far = random.integers(0, 1 << 63, 2000).astype(np.uint64)
+    near = np.uint64(objects.low) + random.integers(0, objects.span, 2000).astype(np.uint64)
+    sixteen = np.uint64(16)
+    words = np.concatenate(
+        [bases, bases | beside << np.uint64(48), bases << sixteen | beside, bases + beside, far, near, near << sixteen]
+    )
+    random.shuffle(words)
+    place = dict(zip(objects.bases(np.arange(objects.count)).tolist(), range(objects.count), strict=True))
+    low = (1 << 48) - 1
+    plain = [
+        place[each]
+        for word in words.tolist()
+        for each, other in ((word & low, word >> 48), (word >> 16, word))
+        if other and each in place
+    ]
+    assert len(plain) > 3000
+    block = Block(Step(np.array([8]), np.array([8 * len(words)]), False), words)
+    for wanted in (None, objects.chunks_with(some[:1])):
+        scanner = Scanner(seen.reader.process, objects, tags=True, wanted=wanted)
+        scratch, marked = np.empty(len(words), dtype=np.uint64), np.empty(len(words), dtype=bool)
+        at, targets = scanner._pointers(words, scratch, marked)
+        found = scanner._tagged(block, scratch, marked)
+        if wanted is None:
+            assert sorted(found.tolist()) == sorted(plain)
+            assert set(some.tolist()) <= set(targets.tolist())
+        else:
+            chosen = {n for n in range(objects.count) if wanted[objects.places(objects.bases(np.array([n])))[0]]}
+            assert 0 < len(chosen) < objects.count
+            assert sorted(found.tolist()) == sorted(n for n in plain if n in chosen)
+            assert (objects.numbers(words[at]) == targets).all()
+            assert set(targets.tolist()) <= chosen | {-1}
 
 
 class TestGraph:

@@ -26,6 +26,38 @@ def planted_bytes(addresses, size):
 
 
 class TestPins:
+    def test_a_snapshot_tells_by_size(self, tmp_path):
+        with heap("pins", "2000", program=PLANTED, options="decay:3600000,housekeeper:off,dirty_floor:1000") as (
+            pid,
+            _,
+        ):
+            file = tmp_path / "a.snap"
+            assert folio_here("snapshot", str(pid), "-o", file).returncode == 0
+            live = folio_json("pins", str(pid))
+        kept = folio_json("pins", file)
+        assert kept["source"] == "snapshot"
+        for key in ("pages", "free", "kept_by_caches"):
+            assert kept[key] == live[key]
+        assert {(g["type"], g["holder"]) for g in kept["groups"]} == {(None, None)}
+        by_size = {}
+        for group in live["groups"]:
+            objects, pinned = by_size.get(group["size"], (0, 0))
+            by_size[group["size"]] = objects + group["objects"], pinned + group["pinned"]
+        assert {g["size"] for g in kept["groups"]} == by_size.keys()
+        for group in kept["groups"]:
+            objects, pinned = by_size[group["size"]]
+            assert group["objects"] == objects
+            assert abs(group["pinned"] - pinned) <= len(live["groups"])  # each is rounded
+            assert group["gives"] > 0 or group["shared_pages"] > 0
+        done = folio_here("pins", file)
+        assert re.search(r"^not known +not known +\d", done.stdout, re.M)
+        assert "A snapshot has no contents of objects" in " ".join(done.stdout.split())
+        assert re.search(rf"^next: folio where {file} 0x[0-9a-f]+$", done.stdout, re.M)
+        for command in ("census", "leaks"):
+            done = folio_here(command, file)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+            assert f"this needs the process, or a core file; `folio bins {file}` and `folio pins" in done.stderr
+
     def test_each_group_with_its_bytes(self):
         with heap("pins", "4000", program=PLANTED) as (pid, reported):
             found = folio_json("pins", str(pid))

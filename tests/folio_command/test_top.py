@@ -12,7 +12,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from conftest import HEAP, eventually, folio, heap, line_of, running
+from conftest import HEAP, eventually, folio, heap, kill, line_of, running
 
 textual = pytest.importorskip("textual")
 
@@ -21,7 +21,7 @@ from folio.heap import PLACES  # noqa: E402
 from folio.output import size  # noqa: E402
 from folio.parts import explain  # noqa: E402
 from folio.reader import Reader  # noqa: E402
-from folio.top import BinScreen, Top, Watched, cache_rows, rate_text, spark  # noqa: E402
+from folio.top import BinScreen, Top, Watched, after, cache_rows, rate_text, spark  # noqa: E402
 from textual.widgets import DataTable, Static  # noqa: E402
 
 STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
@@ -318,3 +318,14 @@ def test_on_a_terminal_q_ends_it(known):
         process.wait()
         os.close(leader)
         os.close(follower)
+
+
+def test_after_the_end_of_the_process_it_names_another_command():
+    with heap("known", options=STILL) as (pid, _), heap("known", options=STILL) as (other, _):
+        first, second = Watched(pid, Reader(pid)), Watched(other, Reader(other))
+        assert after([first, second]).startswith(f"folio doctor {pid} ")
+        kill(pid)
+        assert after([first, second]).startswith(f"folio doctor {other} ")
+        assert after([first, first]).startswith("folio run -- PROGRAM  (the program has ended")
+        kill(other)
+        assert after([first, second]).startswith("folio run -- PROGRAM  (these programs have ended")

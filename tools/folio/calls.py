@@ -8,8 +8,10 @@ the command is killed, the process itself opens it some seconds later.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -22,12 +24,32 @@ HELD_SECONDS = 10  # until a process is as it was, where the command was killed
 RENEW_SECONDS = 2
 
 
-def time_namespace(pid: int | str) -> str:
+def time_namespace(pid: int | str, which: str = "time") -> str:
     """Empty where the kernel has none."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/time")
+        return os.readlink(f"/proc/{pid}/ns/{which}")
     except OSError:
         return ""
+
+
+def clock_offset(pid: int | str) -> float | None:
+    """How far a process's monotonic clock is from the system's own, in seconds; None: it is not known."""
+    if time_namespace(pid) != time_namespace(pid, "time_for_children"):
+        return None  # the file is about that one
+    try:
+        text = Path(f"/proc/{pid}/timens_offsets").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^monotonic\s+(-?\d+)\s+(\d+)$", text, re.M)
+    return int(found[1]) + int(found[2]) / 1e9 if found else None
+
+
+def clock_ahead(pid: int) -> float | None:
+    """How many seconds a process's monotonic clock is ahead of this one's; None: it is not known."""
+    if time_namespace(pid) == time_namespace("self"):
+        return 0.0
+    own, other = clock_offset("self"), clock_offset(pid)
+    return other - own if own is not None and other is not None else None
 
 
 class Seam:
@@ -39,7 +61,7 @@ class Seam:
         self.renewer: threading.Thread | None = None
         self.leave = threading.Event()
         # In another time namespace the process's clock is another one, by which it must not open too early.
-        self.same_clock = time_namespace(self.process.pid) == time_namespace("self")
+        self.ahead = clock_ahead(self.process.pid)
 
     def check_image(self) -> None:
         """Nothing is written into another program that has taken the process over (exec), or counted there."""
@@ -89,7 +111,7 @@ class Seam:
         self.renewer.start()
 
     def _keep(self) -> None:
-        until = int((time.monotonic() + HELD_SECONDS) * 1000) if self.same_clock else 0
+        until = int((time.monotonic() + self.ahead + HELD_SECONDS) * 1000) if self.ahead is not None else 0
         self.process.write(self.layout.seam_setting + self.layout.seam_until_offset, until.to_bytes(8, "little"))
 
     def _renew(self) -> None:

@@ -1,36 +1,25 @@
 """Unwind tables of a file (.eh_frame): for a place in its code, where the caller's registers are.
 
-A table is not read as a whole: its index (.eh_frame_hdr) says where the entry of a place is, and only entries that are
-asked for are decoded, by pyelftools.
+A table is not read as a whole: its index (.eh_frame_hdr) says where the entry of a place is, and only what is asked for
+is decoded (folio.frame_entries).
 """
 
 from __future__ import annotations
 
-import bisect
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 from elftools.common.exceptions import DWARFError, ELFError
-from elftools.dwarf.callframe import FDE, CallFrameInfo, RegisterRule
 from elftools.dwarf.dwarf_expr import DWARFExprParser
 from elftools.dwarf.structs import DWARFStructs
 from elftools.elf.elffile import ELFFile
 
-SAME, AT, VALUE, REGISTER, UNDEFINED, EXPRESSION, VALUE_EXPRESSION = range(7)
+from folio.frame_entries import EXPRESSION, REGISTER, SAME, UNDEFINED, VALUE, Entries, State
+
 INDEX_ENCODING = 0x3B  # pairs of signed 4-byte numbers, relative to the index: what linkers write
-KINDS = {
-    RegisterRule.UNDEFINED: UNDEFINED,
-    RegisterRule.SAME_VALUE: SAME,
-    RegisterRule.OFFSET: AT,
-    RegisterRule.VAL_OFFSET: VALUE,
-    RegisterRule.REGISTER: REGISTER,
-    RegisterRule.EXPRESSION: EXPRESSION,
-    RegisterRule.VAL_EXPRESSION: VALUE_EXPRESSION,
-}
 BROKEN = (DWARFError, ELFError, AssertionError, KeyError, IndexError, struct.error, ValueError)
 
 
@@ -115,16 +104,15 @@ class UnwindTable:
         self.arch = arch
         structs = DWARFStructs(little_endian=True, dwarf_format=32, address_size=8)
         self.parser = DWARFExprParser(structs)
-        self.starts: np.ndarray | list[int] = []
-        self.entries: list[Any] | np.ndarray = []  # offsets, or entries themselves
-        self.rows: dict[int, list[tuple[int, Row]]] = {}  # of an entry
-        self.frames: CallFrameInfo | None = None
+        self.starts = self.places = np.zeros(0, np.int64)  # of the code of each entry, and where the entry is
+        self.entries: Entries | None = None
+        self.rows: dict[Any, Row] = {}  # each that was made, by what it says: most functions begin and end alike
         try:
-            self._open(elf, structs)
+            self._open(elf)
         except BROKEN:
-            self.frames = None  # frame pointers have to do
+            self.entries = None  # frame pointers have to do
 
-    def _open(self, elf: ELFFile, structs: DWARFStructs) -> None:
+    def _open(self, elf: ELFFile) -> None:
         index = next(iter(elf.iter_segments("PT_GNU_EH_FRAME")), None)
         section = elf.get_section_by_name(".eh_frame")
         if index is not None:
@@ -134,17 +122,14 @@ class UnwindTable:
             if start is not None and data[2] == 0x03 and data[3] == INDEX_ENCODING:
                 count = struct.unpack_from("<I", data, 8)[0]
                 table = np.frombuffer(data, "<i4", 2 * count, 12).reshape(-1, 2).astype(np.int64)
-                self.starts, self.entries = at + table[:, 0], at + table[:, 1] - start
-                text = section.data() if section is not None else self._from(elf, start)
-                self.frames = CallFrameInfo(BytesIO(text), len(text), start, structs, for_eh_frame=True)
+                self.starts, self.places = at + table[:, 0], at + table[:, 1] - start
+                self.entries = Entries(section.data() if section is not None else self._from(elf, start), start)
                 return
         if section is None:
             return
-        text = section.data()
-        self.frames = CallFrameInfo(BytesIO(text), len(text), section["sh_addr"], structs, for_eh_frame=True)
-        found = [entry for entry in self.frames.get_entries() if isinstance(entry, FDE)]
-        found.sort(key=lambda entry: entry["initial_location"])
-        self.starts, self.entries = [entry["initial_location"] for entry in found], found
+        self.entries = Entries(section.data(), section["sh_addr"])
+        found = np.array(sorted(self.entries.all()), np.int64).reshape(-1, 2)
+        self.starts, self.places = found[:, 0], found[:, 1]
 
     @staticmethod
     def _from(elf: ELFFile, address: int) -> bytes:
@@ -156,44 +141,33 @@ class UnwindTable:
 
     def row(self, address: int) -> Row | None:
         """None: no entry covers it."""
-        if self.frames is None:
+        number = int(np.searchsorted(self.starts, address, side="right")) - 1
+        if self.entries is None or number < 0:
             return None
-        number = bisect.bisect_right(self.starts, address) - 1
-        if number < 0:
+        try:
+            state = self.entries.state(int(self.places[number]), address)
+        except BROKEN:
             return None
-        if number not in self.rows:
-            try:
-                self.rows[number] = self._decode(number)
-            except BROKEN:
-                self.rows[number] = []
-        rows = self.rows[number]
-        at = bisect.bisect_right(rows, address, key=lambda row: row[0]) - 1
-        if at < 0 or rows[at][1] is None:
+        if state is None or (state.register < 0 and state.expression is None):
             return None
-        return rows[at][1]
+        if state.expression is not None or any(kind >= EXPRESSION for kind, _ in state.rules.values()):
+            return self._row(state)
+        key = (state.register, state.offset, state.signal, *state.rules.items())
+        if key not in self.rows:
+            self.rows[key] = self._row(state)
+        return self.rows[key]
 
-    def _decode(self, number: int) -> list[tuple[int, Row | None]]:
-        assert self.frames is not None
-        entry = self.entries[number]
-        if not isinstance(entry, FDE):
-            entry = self.frames._parse_entry_at(int(entry))
-        signal = b"S" in (entry.cie.header["augmentation"] or b"")
-        rows: list[tuple[int, Row | None]] = []
-        for line in entry.get_decoded().table:
-            rows.append((line["pc"], self._row(line, signal)))
-        return [*rows, (entry["initial_location"] + entry["address_range"], None)]
-
-    def _row(self, line: dict[Any, Any], signal: bool) -> Row:
-        arch, cfa = self.arch, line["cfa"]
+    def _row(self, state: State) -> Row:
+        arch, told = self.arch, state.rules
 
         def rule(index: int) -> tuple[int, Any]:
             column = arch.returns if index == arch.counter else arch.registers[index]
-            if found := line.get(column):
-                return KINDS.get(found.type, UNDEFINED), found.arg if found.arg is not None else 0
+            if found := told.get(column):
+                return found
             if index == arch.stack:
                 return VALUE, 0
             # A link register that was not saved yet still has the return address.
             return (REGISTER, arch.returns) if index == arch.counter else (SAME, 0)
 
         rules = tuple(rule(i) for i in range(len(arch.registers)))
-        return Row(-1 if cfa.expr else cfa.reg, cfa.offset or 0, cfa.expr, rules, signal)
+        return Row(state.register, state.offset, state.expression, rules, state.signal)

@@ -231,7 +231,8 @@ class Types:
     def __init__(self, modules: DataFiles) -> None:
         self.modules = modules
         self.names = ["no type"]
-        self.codes: dict[int, int] = {}  # by the word
+        self.words = np.zeros(0, dtype=np.uint64)  # those that were met, ascending, and their codes
+        self.codes = np.zeros(0, dtype=np.int32)
         self.by_name = {"no type": 0}
 
     def of(self, words: np.ndarray) -> np.ndarray:
@@ -239,16 +240,27 @@ class Types:
         held = np.flatnonzero(self.modules.holds(words))
         if len(held) == 0:
             return found
-        each, inverse = np.unique(words[held], return_inverse=True)
-        found[held] = np.array([self._code(int(word)) for word in each], dtype=np.int32)[inverse]
+        words = words[held]
+        at, known = self._find(words)
+        if not known.all():
+            new = np.unique(words[~known])
+            place = np.searchsorted(self.words, new)
+            self.codes = np.insert(self.codes, place, [self._code(int(word)) for word in new])
+            self.words = np.insert(self.words, place, new)
+            at, _ = self._find(words)
+        found[held] = self.codes[at]
         return found
 
+    def _find(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Their places among those that were met, and which were."""
+        if len(self.words) == 0:
+            return np.zeros(len(words), dtype=np.int64), np.zeros(len(words), dtype=bool)
+        at = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
+        return at, self.words[at] == words
+
     def _code(self, word: int) -> int:
-        code = self.codes.get(word)
-        if code is None:
-            name = self.modules.type_at(word)
-            code = self.by_name.setdefault(name, len(self.names)) if name else 0
-            if code == len(self.names):
-                self.names.append(name)
-            self.codes[word] = code
+        name = self.modules.type_at(word)
+        code = self.by_name.setdefault(name, len(self.names)) if name else 0
+        if code == len(self.names):
+            self.names.append(name)
         return code

@@ -117,12 +117,12 @@ def search_for(reader: Reader, wait: float) -> Search:
     numbers = np.flatnonzero(~found.reach.reached)
     first, first_bytes = len(numbers), int(found.view.objects.sizes(numbers).sum())
     looked_at, looks = found.bytes, 1
-    while looks < READS_MOST:
+    while looks < READS_MOST and len(numbers):  # of what is reached nothing is a leak later, either
         before = len(numbers)
         bases = np.sort(found.view.objects.bases(numbers))
         sizes = found.view.objects.sizes(found.view.objects.numbers(bases.astype(np.uint64)))
         digest = digests(found.view, bases)
-        if before and not reader.process.still:
+        if not reader.process.still:
             time.sleep(max(0.0, begin + wait - time.monotonic()))
         begin = time.monotonic()
         seen = view(reader)
@@ -304,7 +304,9 @@ def show(target: str, found: Leaks, rows: int) -> None:
         f"{output.size(found.live_bytes)}" if objects else f"no leak among {found.live_objects:,} live objects",
         "bold",
     )  # fmt: skip
-    output.say(f"{found.looks} looks at {output.size(found.looked_at)} in all, {found.seconds:.1f} s", "dim")
+    output.say(
+        f"{output.counted(found.looks, 'look')} at {output.size(found.looked_at)} in all, {found.seconds:.1f} s", "dim"
+    )
     if objects:
         output.say(f"nothing points to {direct:,} of them; these alone point to the other {objects - direct:,}\n")
         table = output.table("type", "bytes", "leaks", "in all", "hold", "for example")

@@ -81,10 +81,22 @@ class Objects:
         """Which words (unsigned) may be addresses of objects; a quick look that all words get."""
         return words - np.uint64(self.low) < np.uint64(self.span)
 
+    def places(self, addresses: np.ndarray) -> np.ndarray:
+        """Of the addresses' chunks in the table. All must be near."""
+        return (addresses.astype(np.int64) >> self.shift) - self.first_chunk
+
+    def chunks_with(self, numbers: np.ndarray) -> np.ndarray:
+        """For each chunk of the table, whether one of the objects lies there."""
+        bases = self.bases(numbers)
+        edges = np.zeros(len(self.table) + 1, dtype=np.int64)
+        np.add.at(edges, self.places(bases), 1)
+        np.add.at(edges, self.places(bases + self.sizes(numbers) - 1) + 1, -1)
+        return np.cumsum(edges)[:-1] > 0
+
     def numbers(self, addresses: np.ndarray) -> np.ndarray:
         """Of the objects in which the addresses lie, -1 for none. All must be near."""
         addresses = addresses.astype(np.int64)
-        row = self.table[(addresses >> self.shift) - self.first_chunk]
+        row = self.table[self.places(addresses)]
         if (row >= 0).all():
             return self._in_bins(addresses, row)
         found = np.full(len(addresses), -1, dtype=np.int64)
@@ -94,7 +106,11 @@ class Objects:
         found[big] = self._in_big(addresses[big])
         return found
 
-    def _in_bins(self, addresses: np.ndarray, row: np.ndarray) -> np.ndarray:
+    def numbers_in(self, row: int, addresses: np.ndarray) -> np.ndarray:
+        """The same, of addresses in the chunk of a row."""
+        return self._in_bins(addresses.astype(np.int64), row)
+
+    def _in_bins(self, addresses: np.ndarray, row: np.ndarray | int) -> np.ndarray:
         offset = addresses - self.first[row]
         slot = (offset / self.size[row]).astype(np.int64)  # exact: an offset has 21 bits
         good = (offset >= 0) & (slot < self.slots[row])

@@ -75,6 +75,14 @@ def expand(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     return np.repeat(first - before, counts) + np.arange(counts.sum(), dtype=np.int64)
 
 
+def among(pages: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Which numbers are among the pages, of which there may be millions; these ascend."""
+    if len(pages) == 0:
+        return np.zeros(len(numbers), dtype=bool)
+    at = np.searchsorted(pages, numbers)
+    return pages[np.minimum(at, len(pages) - 1)] == numbers
+
+
 class PageScanner:
     """Scans one process. `old`: by the file alone, as kernels before 6.7 must."""
 

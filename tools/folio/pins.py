@@ -15,6 +15,7 @@ from folio import output
 from folio.elf_symbols import Types, type_shown
 from folio.heap import Bin
 from folio.holders import Holders
+from folio.pages import among
 from folio.parts import bytes_by_page
 from folio.reader import Reader
 from folio.source import PAGE
@@ -39,8 +40,8 @@ class Pages:
 class Group:
     bin: int
     size: int
-    type: str
-    holder: str
+    type: str | None  # None: it is not known, and neither is who holds it
+    holder: str | None
     objects: int
     bytes: int  # of the objects
     pinned: int  # free bytes of the pages, its part
@@ -81,7 +82,7 @@ def bin_pages(
     taken = bytes_by_page(bin_, rows, bin_.taken, per_chunk)
     row, page = np.nonzero((taken > 0) & (live <= PAGE * (1 - share)))
     number = bin_.chunks[row] // PAGE + page
-    there = np.isin(number, resident, assume_unique=True)
+    there = among(resident, number)
     row, page, number = row[there], page[there], number[there]
     return number, PAGE - live[row, page], taken[row, page] > live[row, page], row
 
@@ -107,15 +108,24 @@ def objects_on(
 # ---- Groups ----
 
 
-def grouped(seen: View, pages: Pages, holders: Holders) -> list[Group]:
-    """By bin, type and holder; what pins most first."""
+def kinds(holders: Holders | None, numbers: np.ndarray) -> tuple[np.ndarray, list[Any], np.ndarray, list[Any]]:
+    """Of objects the places of their types and of their holders in the lists of names."""
+    if holders is None:
+        nothing = np.zeros(len(numbers), dtype=np.int64)
+        return nothing, [None], nothing, [None]
+    assert holders.found.types is not None
+    return holders.codes[numbers].astype(np.int64), holders.found.types.names, *holders.of(numbers)
+
+
+def grouped(seen: View, pages: Pages, holders: Holders | None) -> list[Group]:
+    """By bin, type and holder, where these are known; what pins most first."""
     numbers, place = np.unique(pages.pair_object, return_inverse=True)
     if len(numbers) == 0:
         return []
-    objects, codes = seen.objects, holders.codes[numbers]
-    holder, holder_names = holders.of(numbers)
+    objects = seen.objects
+    codes, type_names, holder, holder_names = kinds(holders, numbers)
     bins, sizes = objects.bins(numbers), objects.sizes(numbers)
-    keys = np.stack([bins, codes.astype(np.int64), holder], axis=1)
+    keys = np.stack([bins, codes, holder], axis=1)
     each, group = np.unique(keys, axis=0, return_inverse=True)
     group = group.reshape(-1)
     on_page = np.bincount(pages.pair_page, minlength=len(pages.number))
@@ -127,14 +137,12 @@ def grouped(seen: View, pages: Pages, holders: Holders) -> list[Group]:
     alone = (groups_on[page] == 1) & ~pages.cached[page]
     gives = np.bincount(of_page[alone], minlength=len(each)) * PAGE
     shared = np.bincount(of_page[~alone], minlength=len(each))
-    types = holders.found.types
-    assert types is not None
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(len(each)))
     counts = np.bincount(group, minlength=len(each))
     found = [
         Group(
-            int(key[0]), int(sizes[order[starts[i]]]), types.names[int(key[1])], holder_names[int(key[2])],
+            int(key[0]), int(sizes[order[starts[i]]]), type_names[int(key[1])], holder_names[int(key[2])],
             int(counts[i]), int(counts[i]) * int(sizes[order[starts[i]]]), round(float(pinned[i])), int(gives[i]),
             int(shared[i]), samples=objects.bases(numbers[order[starts[i] : starts[i] + SAMPLES]]).tolist(),
         )
@@ -168,10 +176,12 @@ def add_neighbours(groups: list[Group], page: np.ndarray, of_page: np.ndarray) -
 def pins(target: str, share: float, rows: int, json: bool) -> int:
     reader = Reader(target)
     source = reader.process
-    seen = view(reader)
+    seen = view(reader, with_contents=source.has_contents)
     pages = find_pages(seen, share / 100)
-    types = Types(seen.modules)
-    groups = grouped(seen, pages, Holders(survey(seen, types=types, parents=True)))
+    holders = None
+    if source.has_contents:
+        holders = Holders(survey(seen, types=Types(seen.modules), parents=True))
+    groups = grouped(seen, pages, holders)
     without = np.bincount(pages.pair_page, minlength=len(pages.number)) == 0
     in_caches = int(without.sum()) * PAGE
     free = int(pages.free.sum())
@@ -203,14 +213,26 @@ def pins(target: str, share: float, rows: int, json: bool) -> int:
         output.say(f"{output.size(in_caches)} are kept only by free objects in caches, which come and go", "dim")
     output.indented(
         "pinned: the free bytes of these pages, divided among the objects that lie on them. gives: what goes back when "
-        "the group's objects go, and nothing else does. Who holds an object is one way to it of perhaps several: the "
-        "nearest object with a type, or the variable or stack where the way begins.",
+        "the group's objects go, and nothing else does. "
+        + (
+            "Who holds an object is one way to it of perhaps several: the nearest object with a type, or the variable "
+            "or stack where the way begins."
+            if holders
+            else f"A {source.kind} has no contents of objects, so their types, and who holds them, are not known: of "
+            "the process or a core file they are."
+        ),
         0,
         "dim",
     )
-    sample = f"where {source.target} {groups[0].samples[0]:#x} --referrers" if groups else f"doctor {source.target}"
+    sample = f"doctor {source.target}"
+    if groups:
+        sample = f"where {source.target} {groups[0].samples[0]:#x}" + (" --referrers" if holders else "")
     output.next_command(f"folio {sample}")
     return 0
+
+
+def named(name: str | None, most: int) -> str:
+    return type_shown(name, most) if name else "not known"
 
 
 def show(groups: list[Group], rows: int) -> None:
@@ -219,10 +241,12 @@ def show(groups: list[Group], rows: int) -> None:
     output.let_wrap(table, 0, 1, 6)
     for group in groups[:rows]:
         beside = group.neighbours[0] if group.neighbours else None
-        text = f"{type_shown(beside['type'], 16)} of {type_shown(beside['holder'], 24)}" if beside else ""
+        text = ""
+        if beside:
+            text = named(beside["type"], 16) + (f" of {named(beside['holder'], 24)}" if beside["holder"] else "")
         table.add_row(
-            type_shown(group.type, 28), type_shown(group.holder, 28), f"{group.size:,}",
-            f"{group.objects:,}", output.size(group.pinned), output.size(group.gives), output.one_line(text, 24),
+            named(group.type, 28), named(group.holder, 28), f"{group.size:,}", f"{group.objects:,}",
+            output.size(group.pinned), output.size(group.gives), output.one_line(text, 24),
         )  # fmt: skip
     output.console.print(table)
     if len(groups) > rows:

@@ -79,7 +79,8 @@ class Writer:
         self.strings: dict[str, int] = {}
         self.functions: dict[tuple[str, str], int] = {}
         self.mappings: dict[Module, int] = {}
-        self.locations: dict[Any, int] = {}
+        self.locations: dict[tuple[Frame, ...], int] = {}
+        self.by_identity: dict[tuple[int, ...], int] = {}  # the same by the frames' identities: stacks share frames
         self.string("")
 
     def string(self, text: str) -> int:
@@ -136,9 +137,15 @@ class Writer:
         for frame in frames:
             inlined.append(frame)
             if not frame.inlined:
-                found.append(self.location(tuple(inlined)))
+                found.append(self.known(inlined))
                 inlined = []
-        return found + ([self.location(tuple(inlined))] if inlined else [])
+        return found + ([self.known(inlined)] if inlined else [])
+
+    def known(self, frames: list[Frame]) -> int:
+        key = tuple(map(id, frames))
+        if key not in self.by_identity:
+            self.by_identity[key] = self.location(tuple(frames))
+        return self.by_identity[key]
 
 
 def age_of(profile: Profile, row: int) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from folio.errors import FolioError, NewProgram, NotPermitted, ProcessGone
 from folio.permission import why_refused
-from folio.source import PAGE, Mapping, Source
+from folio.source import PAGE, Mapping, Ranged, Source
 
 RANGES_MOST = 1024  # IOV_MAX
 CALL_BYTES_MOST = 1 << 30
@@ -34,7 +33,7 @@ for call in (libc.process_vm_readv, libc.process_vm_writev):
         ctypes.c_int,
         ctypes.POINTER(Vector),
         ctypes.c_ulong,
-        ctypes.POINTER(Vector),
+        ctypes.c_void_p,
         ctypes.c_ulong,
         ctypes.c_ulong,
     )
@@ -49,6 +48,14 @@ def parse_maps(text: str) -> list[Mapping]:
         start, end = (int(x, 16) for x in span.split("-"))
         found.append(Mapping(start, end, flags, int(offset, 16), int(inode), name[0] if name else ""))
     return found
+
+
+def vectors_of(ranges: Ranged) -> np.ndarray:
+    """As struct iovec has them: address, bytes."""
+    try:
+        return np.array(ranges, np.uint64).reshape(-1, 2)
+    except OverflowError:  # numbers that are no addresses: nothing is there
+        return np.array([(address % (1 << 64), length) for address, length in ranges], np.uint64)
 
 
 class Process(Source):
@@ -98,6 +105,14 @@ class Process(Source):
             return (self.root / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
         except OSError:
             return True
+
+    def is_there(self) -> bool:
+        """It runs, and still the program that it ran at first."""
+        try:
+            self.must_live()
+        except FolioError:
+            return False
+        return not self.ended()
 
     def is_kernel(self) -> bool:
         return bool(int(self.text("stat").rpartition(")")[2].split()[6]) & KERNEL_THREAD)
@@ -167,17 +182,17 @@ class Process(Source):
 
     # ---- Memory ----
 
-    def read_into(self, buffer: np.ndarray, ranges: Sequence[tuple[int, int]]) -> None:
+    def read_into(self, buffer: np.ndarray, ranges: Ranged) -> None:
+        vectors = vectors_of(ranges)
+        ends = np.cumsum(vectors[:, 1]).astype(np.int64)
         offset = first = 0
-        while first < len(ranges):
-            last, wanted = first, 0
-            while last < len(ranges) and last - first < RANGES_MOST and wanted < CALL_BYTES_MOST:
-                wanted += ranges[last][1]
-                last += 1
-            offset += self._read_batch(buffer, offset, list(ranges[first:last]), wanted)
-            first = last
+        while first < len(vectors):
+            # At most so many ranges, and no further one from so many bytes on.
+            last = min(int(np.searchsorted(ends, offset + CALL_BYTES_MOST)) + 1, first + RANGES_MOST, len(vectors))
+            self._read_batch(buffer, offset, vectors[first:last], int(ends[last - 1]) - offset)
+            first, offset = last, int(ends[last - 1])
 
-    def _read_batch(self, buffer: np.ndarray, offset: int, batch: list[tuple[int, int]], wanted: int) -> int:
+    def _read_batch(self, buffer: np.ndarray, offset: int, batch: np.ndarray, wanted: int) -> None:
         done = 0
         while done < wanted:
             got = self._readv(buffer.ctypes.data + offset + done, batch, done, wanted - done)
@@ -186,34 +201,33 @@ class Process(Source):
                 gap = self._to_next_page(batch, done)
                 buffer[offset + done : offset + done + gap] = 0
                 done += gap
-        return wanted
 
     @staticmethod
-    def _to_next_page(batch: list[tuple[int, int]], done: int) -> int:
-        for address, length in batch:
-            if done < length:
-                return min(length - done, PAGE - (address + done) % PAGE)
-            done -= length
-        return 0
+    def _rest(batch: np.ndarray, done: int) -> np.ndarray:
+        """The ranges without their first bytes, and without empty ones there."""
+        ends = np.cumsum(batch[:, 1]).astype(np.int64)
+        first = int(np.searchsorted(ends, done, side="right"))
+        rest = batch[first:].copy()
+        skip = np.uint64(done - (int(ends[first - 1]) if first else 0))
+        rest[:1, 0] += skip
+        rest[:1, 1] -= skip
+        return rest
 
-    def _readv(self, target: int, batch: list[tuple[int, int]], skip: int, length: int) -> int:
-        remote = []
-        for address, n in batch:
-            if skip >= n:
-                skip -= n
-                continue
-            remote.append(Vector(address + skip, n - skip))
-            skip = 0
+    def _to_next_page(self, batch: np.ndarray, done: int) -> int:
+        address, length = self._rest(batch, done)[0].tolist()
+        return min(length, PAGE - address % PAGE)
+
+    def _readv(self, target: int, batch: np.ndarray, skip: int, length: int) -> int:
+        remote = self._rest(batch, skip)
         local = Vector(target, length)
-        array = (Vector * len(remote))(*remote)
-        got = libc.process_vm_readv(self.pid, ctypes.byref(local), 1, array, len(remote), 0)
+        got = libc.process_vm_readv(self.pid, ctypes.byref(local), 1, remote.ctypes.data, len(remote), 0)
         if got >= 0:
             return got
         number = ctypes.get_errno()
         if number == errno.EFAULT:
             return 0
         if number in (errno.ENOSYS, errno.EPERM):  # a sandbox's filter may forbid the call, and only that
-            return self._read_mem(target, remote[0].base or 0, remote[0].length)
+            return self._read_mem(target, *remote[0].tolist())
         raise self.failed(OSError(number, ""))
 
     def _read_mem(self, target: int, address: int, length: int) -> int:

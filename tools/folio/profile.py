@@ -6,6 +6,7 @@ Where the process is not profiled already, sampling is switched on by writing in
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from folio.reader import Reader
 from folio.sites import WHATS
 
 INTERVAL, SECONDS = 512 << 10, 30.0
+GARBAGE_STEP = 100_000  # new objects from one search for cycles to the next: frames and sums are many, and are none
 START_SECONDS = 10  # within which a program that is started must have loaded Folio
 LIVE_SECONDS = 2
 SAMPLES = "samples"  # the name of a file of them, before its process's number
@@ -84,6 +86,8 @@ def finish(profile: Profile, wanted: Wanted, console: Any, how: str) -> None:
 
 
 def write_files(profile: Profile, wanted: Wanted) -> None:
+    if not (wanted.pprof or wanted.folded or wanted.speedscope or wanted.html):
+        return
     from folio import flame, pprof
 
     if wanted.pprof:
@@ -262,6 +266,7 @@ def run(
     library: Path | None,
 ) -> int:
     """As the command line says."""
+    gc.set_threshold(GARBAGE_STEP)
     if diff:
         from folio.profile_diff import diff as do
 

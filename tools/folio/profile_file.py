@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +17,7 @@ from folio.errors import FolioError
 from folio.layout import Library
 from folio.process import Mapping, parse_maps
 from folio.samples import REGISTERS_OFFSET
+from folio.source import Ranged
 
 MAGIC, VERSION = b"FolioPro", 1
 HEAD = struct.Struct("<8s10I2Q2Q")
@@ -123,10 +123,11 @@ class ProfileFile:
     def read(self, address: int, length: int) -> bytes:
         return self.data[address : address + length].tobytes()
 
-    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
-        if not ranges:
-            return np.zeros(0, np.uint8)
-        return np.concatenate([self.data[at : at + length] for at, length in ranges])
+    def read_into(self, buffer: np.ndarray, ranges: Ranged) -> None:
+        to = 0
+        for at, length in ranges:
+            buffer[to : to + length] = self.data[at : at + length]
+            to += length
 
 
 def is_profile(file: str) -> bool:

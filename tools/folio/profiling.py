@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from folio.book import Book, Columns, Sum, chance, peak_of
 from folio.calls import Seam, must_run
 from folio.errors import FolioError, ProcessGone
 from folio.modules import MadeCode, Modules
+from folio.pages import among
 from folio.process import PAGE
 from folio.profile_file import ProfileFile
 from folio.reader import Reader
@@ -31,7 +32,7 @@ from folio.unwind import Unwinder
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = "interrupted"
 POLL_SECONDS, CALMER = 0.25, 1.1
-BATCHES = 8  # of stacks that are held in memory: 128 MiB
+BATCHES = 2  # of stacks that are held in memory: up to 128 MiB
 
 
 def grouped(items: Iterator[Batch | Ends], most: int) -> Iterator[list[Batch | Ends]]:
@@ -104,6 +105,7 @@ class Session:
         self.samples = Samples(reader)
         self.unwinder = Unwinder(self.modules, self.made, reader.layout.sample_stack_bytes)
         self.symbols = Symbols(self.unwinder.places)
+        self.unwinder.at_module = self.symbols.open
         self.feed: Feed | None = None
         self.book = Book()
         self.threads: dict[int, str] = {}
@@ -229,7 +231,7 @@ class Session:
         which = (marks & 3 == LIVE) | (marks >> 2 > self.began)
         new = batch.samples[which]
         self._name_threads(set(new["thread"].tolist()))
-        unwound = self.unwinder.unwind(new["registers"], batch.stacks[which], new["stack_bytes"])
+        unwound = self.unwinder.unwind(new["registers"], batch.words, batch.first[which], new["stack_bytes"])
         self.book.add(new, unwound.frames, unwound.ends)
         counted = new["mark"] >> 2 > self.began
         self.seen += int(counted.sum())
@@ -258,17 +260,17 @@ class Session:
         first, last = start // PAGE, (end - 1) // PAGE
         inner = np.searchsorted(pages, last + 1) - np.searchsorted(pages, first)
         share += inner * PAGE
-        share -= np.where(np.isin(first, pages), start - first * PAGE, 0)
-        share -= np.where(np.isin(last, pages), (last + 1) * PAGE - end, 0)
+        share -= np.where(among(pages, first), start - first * PAGE, 0)
+        share -= np.where(among(pages, last), (last + 1) * PAGE - end, 0)
         self.resident = dict(zip(columns.number[live].tolist(), (share / (end - start)).tolist(), strict=True))
 
     def profile(self) -> Profile:
         columns = self.book.columns()
         library = self.reader.layout.library
         own = "" if library.linked_in else library.path
-        stacks = []
+        known, stacks = self.symbols.all(), []
         for places, end in self.book.stacks:
-            frames = [frame for place in places for frame in self.symbols.frames(place)]
+            frames = list(chain.from_iterable(map(known.__getitem__, places)))
             stacks.append(trimmed(frames, own) + ([Frame(end)] if end else []))
         resident = np.array([self.resident.get(number, 0.0) for number in columns.number.tolist()])
         return Profile(
@@ -300,7 +302,8 @@ class Session:
             return int(now_ms)
         if self.still:
             return int(max(columns.written_ms.max(initial=0), columns.freed_ms.max(initial=0)))
-        return int(self.now * 1000)
+        ahead = self.seam.ahead if self.seam else None
+        return int((self.now + (ahead or 0.0)) * 1000)
 
     def _notes(self, columns: Columns) -> list[str]:
         """What the profile cannot know, a line each, and what to do about it."""
@@ -324,7 +327,7 @@ class Session:
         unnamed: dict[str, str] = {}
         # The outermost frames start threads and programs: their names tell nothing.
         for place in {place for places, _ in self.book.stacks for place in places[:-3]}:
-            frame = self.symbols.frames(place)[0]
+            frame = self.symbols.all()[place][0]
             if not frame.named and frame.module is not None:
                 unnamed[frame.module.short] = frame.module.problem
         gone = sorted(name for name, problem in unnamed.items() if problem)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from folio.profile_file import ProfileFile
 
 LIVE, FREED = 2, 3
-BATCH = 2048  # stacks that are read at once: 16 MiB
-WAITING_MOST = 16  # batches
+AT_ONCE = 2048  # stacks that are read at once, and then looked at whether they are whole
+BATCH = 8192  # stacks that are passed on together: up to 64 MiB
+WAITING_MOST = 4  # batches
 POLL_SECONDS_LEAST = 0.005
 REGISTERS = 14
 
@@ -53,7 +54,8 @@ class Batch:
     """New samples, with the raw stacks of them."""
 
     samples: np.ndarray  # of SAMPLE
-    stacks: np.ndarray  # a row of bytes each
+    words: np.ndarray  # of all the stacks, as far as they are whole words
+    first: np.ndarray  # where each stack's begin
 
 
 @dataclass
@@ -64,6 +66,19 @@ class Table:
 
     def __post_init__(self) -> None:
         self.marks = np.zeros(self.slots, np.uint64)
+
+
+@dataclass
+class New:
+    """Samples of a table that were not seen before."""
+
+    table: Table
+    slots: np.ndarray
+    headers: np.ndarray
+
+
+def cut(items: Any, most: int) -> Iterator[Any]:
+    return (items[at : at + most] for at in range(0, len(items), most))
 
 
 @dataclass
@@ -106,18 +121,24 @@ class Samples:
             if address and k == len(self.tables):
                 self.tables.append(Table(address, layout.sample_slots << k))
 
-    def _headers(self, table: Table, slots: np.ndarray | None = None) -> np.ndarray:
+    def _read(self, starts: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
+        """Of ranges of whole words, one after the other."""
+        ranges = np.empty((len(starts), 2), np.int64)
+        ranges[:, 0], ranges[:, 1] = starts, lengths
+        words = np.empty(int(ranges[:, 1].sum()) // 8, np.uint64)
+        self.memory.read_into(words.view(np.uint8), ranges)
+        return words
+
+    def _headers(self, table: Table) -> np.ndarray:
         each = self.layout.sample_bytes
-        if slots is None:
-            data = self.memory.read_ranges([(table.address, table.slots * each)])
-        else:
-            data = self.memory.read_ranges([(table.address + int(slot) * each, each) for slot in slots])
-        wide = data.reshape(-1, each)[:, : SAMPLE.itemsize]
+        words = self._read(np.array([table.address]), table.slots * each)
+        wide = words.view(np.uint8).reshape(-1, each)[:, : SAMPLE.itemsize]
         return np.ascontiguousarray(wide).view(SAMPLE).reshape(-1)
 
     def poll(self, ends: Ends) -> Iterator[Batch]:
         """What is new, and, added to `ends`, what is no more."""
         self._find_tables()
+        found = []
         for table in self.tables:
             if not table.address:
                 continue
@@ -137,28 +158,35 @@ class Samples:
             settled = there | (marks & 3 == 0)
             table.marks = np.where(settled | replaced, marks, before)
             new = np.flatnonzero(there & ~same)
-            for first in range(0, len(new), BATCH):
-                yield self._with_stacks(table, new[first : first + BATCH], headers)
+            found += [New(table, slots, headers[slots]) for slots in cut(new, AT_ONCE)]
+        for group in cut(found, BATCH // AT_ONCE):
+            yield self._with_stacks(group)
 
-    def _with_stacks(self, table: Table, slots: np.ndarray, headers: np.ndarray) -> Batch:
-        samples = headers[slots]
-        most = self.layout.sample_stack_bytes
-        lengths = np.minimum(samples["stack_bytes"], most).astype(np.int64)
-        base = table.address + table.slots * self.layout.sample_bytes
-        stacks = np.zeros((len(slots), most), np.uint8)
-        text = self.memory.read_ranges([(base + int(s) * most, int(n)) for s, n in zip(slots, lengths, strict=True)])
-        if (lengths == most).all():
-            stacks = text.reshape(-1, most)
-        else:
-            edges = np.cumsum(lengths) - lengths
-            for i, (at, length) in enumerate(zip(edges, lengths, strict=True)):
-                stacks[i, :length] = text[at : at + length]
-        again = self._headers(table, slots)["mark"]
+    def _with_stacks(self, news: list[New]) -> Batch:
+        samples = np.concatenate([new.headers for new in news])
+        words = np.minimum(samples["stack_bytes"], self.layout.sample_stack_bytes).astype(np.int64) // 8
+        ends = np.cumsum(words)
+        text, whole, at = np.empty(int(ends[-1]), np.uint64), np.ones(len(samples), bool), 0
+        for new in news:
+            own = slice(at, at := at + len(new.slots))
+            self._read_stacks(new, words[own], text[int((ends - words)[own.start]) : int(ends[own.stop - 1])])
+            whole[own] = self._are_whole(new)
+        return Batch(samples[whole], text, (ends - words)[whole])
+
+    def _read_stacks(self, new: New, words: np.ndarray, to: np.ndarray) -> None:
+        ranges = np.empty((len(words), 2), np.int64)
+        base = new.table.address + new.table.slots * self.layout.sample_bytes
+        ranges[:, 0], ranges[:, 1] = base + new.slots * self.layout.sample_stack_bytes, 8 * words
+        self.memory.read_into(to.view(np.uint8), ranges)
+
+    def _are_whole(self, new: New) -> np.ndarray:
+        """Whether they are still the samples whose stacks these are."""
+        again = self._read(new.table.address + new.slots * self.layout.sample_bytes, 8)
         self.memory.must_live()
-        whole = again >> 2 == samples["mark"] >> 2
+        whole = again >> 2 == new.headers["mark"] >> 2
         self.torn += int((~whole).sum())
-        table.marks[slots[~whole]] = 0
-        return Batch(samples[whole], stacks[whole])
+        new.table.marks[new.slots[~whole]] = 0
+        return whole
 
 
 class Feed(threading.Thread):

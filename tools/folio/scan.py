@@ -158,7 +158,7 @@ Check = Callable[[Block], Any]
 
 class Scanner:
     """`tags`: also look for words that hold an object's address beside 16 bits of something else. `pointers` False: for
-    the sake of `check` only."""
+    the sake of `check` only. `wanted`: of each chunk of the objects' table whether pointers into it are looked for."""
 
     def __init__(
         self,
@@ -168,9 +168,10 @@ class Scanner:
         check: Check | None = None,
         tags: bool = False,
         pointers: bool = True,
+        wanted: np.ndarray | None = None,
     ) -> None:
         self.process, self.objects = process, objects
-        self.check, self.tags, self.pointers = check, tags, pointers
+        self.check, self.tags, self.pointers, self.wanted = check, tags, pointers, wanted
         self.bytes = 0
         self.own = threading.local()
 
@@ -209,7 +210,7 @@ class Scanner:
         addresses = block.addresses(at)
         sources = np.full(len(at), -1, dtype=np.int64)
         if step.heap and len(at):
-            sources = objects.numbers(addresses)
+            sources = objects.numbers(addresses) if step.row < 0 else objects.numbers_in(step.row, addresses)
             keep = (sources >= 0) & (sources != targets)  # what was freed points to nothing
             at, addresses, sources, targets = at[keep], addresses[keep], sources[keep], targets[keep]
         found, live = words[at], targets >= 0
@@ -223,22 +224,38 @@ class Scanner:
         np.subtract(words, np.uint64(objects.low), out=scratch)
         np.less(scratch, np.uint64(objects.span), out=near)
         at = np.flatnonzero(near)
-        return at, objects.numbers(words[at])
+        at, found = self._of_interest(at, words[at])
+        return at, objects.numbers(found)
+
+    def _of_interest(self, at: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.wanted is None:
+            return at, words
+        chosen = self.wanted[self.objects.places(words)]
+        return at[chosen], words[chosen]
 
     def _tagged(self, block: Block, scratch: np.ndarray, near: np.ndarray) -> np.ndarray:
-        """Objects whose first byte's address is the low or the high 48 bits of a word, the other 16 not being 0."""
-        found = []
-        for words in (block.words & LOW_48, block.words >> np.uint64(16)):
-            np.subtract(words, np.uint64(self.objects.low), out=scratch)
-            np.less(scratch, np.uint64(self.objects.span), out=near)
-            near &= words != block.words
-            at = np.flatnonzero(near)
-            targets = self.objects.numbers(words[at])
-            at, targets = at[targets >= 0], targets[targets >= 0]
-            exact = self.objects.bases(targets) == words[at].astype(np.int64)
+        """Objects whose first byte's address is the low or the high 48 bits of a word, the other 16 not being 0.
+
+        `scratch`: of each word how far it is from the heap's start. Shifted, that is an address's place in the heap at
+        one end of 64 bits, so all words are looked at twice and nothing is made of them.
+        """
+        objects, found = self.objects, []
+        span, start = np.uint64(objects.span << 16), np.uint64(objects.low << 16)
+        np.left_shift(scratch, np.uint64(16), out=scratch)
+        np.less(scratch, span, out=near)
+        low = np.flatnonzero(near)
+        low = low[block.words[low] > LOW_48]
+        np.subtract(block.words, start, out=scratch)
+        np.less(scratch, span, out=near)
+        high = np.flatnonzero(near)
+        for at, words in ((low, block.words[low] & LOW_48), (high, block.words[high] >> np.uint64(16))):
+            at, words = self._of_interest(at, words)
+            targets = objects.numbers(words)
+            at, words, targets = at[targets >= 0], words[targets >= 0], targets[targets >= 0]
+            exact = objects.bases(targets) == words.astype(np.int64)
             at, targets = at[exact], targets[exact]
             if block.step.heap and len(at):
-                sources = self.objects.numbers(block.addresses(at))
+                sources = objects.numbers(block.addresses(at))
                 targets = targets[(sources >= 0) & (sources != targets)]
             found.append(targets)
         return np.concatenate(found)

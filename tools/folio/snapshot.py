@@ -18,6 +18,7 @@ from folio.source import PAGE, Source, StoredPages
 
 PIECES_MOST = 1 << 16
 THREADS_MOST = 1 << 20
+LONG = 1 << 18  # bytes: what is so long has a system call of its own
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,16 @@ class Memory:
         self.words = self.bytes.view(np.uint64)
 
     def fill(self, process: Source, scanner: PageScanner | StoredPages) -> None:
-        for start, length, offset in zip(self.starts, self.lengths, self.offsets, strict=True):
-            touched = scanner.readable(int(start), int(start + length))
-            buffer = np.zeros(sum(n for _, n in touched), dtype=np.uint8)
-            process.read_into(buffer, touched)
-            at = 0
-            for address, n in touched:
-                to = int(offset) + address - int(start)
+        for start, length, offset in zip(self.start_list, self.length_list, self.offset_list, strict=True):
+            touched = np.array(scanner.readable(start, start + length), dtype=np.int64).reshape(-1, 2)
+            long = touched[:, 1] >= LONG
+            for address, n in touched[long].tolist():
+                to = offset + address - start
+                process.read_into(self.bytes[to : to + n], [(address, n)])
+            # Many short ones by few system calls, and from there to their places.
+            at, buffer = 0, process.read_ranges(touched[~long])
+            for address, n in touched[~long].tolist():
+                to = offset + address - start
                 self.bytes[to : to + n] = buffer[at : at + n]
                 at += n
 

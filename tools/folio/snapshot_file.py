@@ -159,7 +159,10 @@ class SnapshotFile(StoredSource):
             raise FolioError(f"snapshot {self.path} is damaged: it lacks metadata; take another one")
 
     def must_have_contents(self) -> None:
-        self.refuse("holds what Folio knows of the objects, not their contents: this needs the process, or a core file")
+        self.refuse(
+            "holds what Folio knows of the objects, not their contents: this needs the process, or a core file; "
+            f"`folio bins {self.target}` and `folio pins {self.target}` tell of a snapshot what it knows by size"
+        )
 
 
 def load(archive: zipfile.ZipFile, name: str) -> np.ndarray:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from folio.pages import Ranges
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+Ranged = Sequence[tuple[int, int]] | np.ndarray  # addresses and bytes; an array has a row for each
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,12 @@ class Source(ABC):
     def rss(self) -> int: ...
 
     @abstractmethod
-    def read_into(self, buffer: np.ndarray, ranges: Sequence[tuple[int, int]]) -> None: ...
-
-    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
+    def read_into(self, buffer: np.ndarray, ranges: Ranged) -> None:
         """The ranges' bytes, one after the other. What is not mapped any more reads as zero."""
-        buffer = np.zeros(sum(length for _, length in ranges), dtype=np.uint8)
+
+    def read_ranges(self, ranges: Ranged) -> np.ndarray:
+        total = int(ranges[:, 1].sum()) if isinstance(ranges, np.ndarray) else sum(length for _, length in ranges)
+        buffer = np.zeros(total, dtype=np.uint8)
         self.read_into(buffer, ranges)
         return buffer
 

@@ -45,8 +45,9 @@ class View:
 
 
 @at_low_priority()
-def view(reader: Reader) -> View:
-    reader.process.must_have_contents()
+def view(reader: Reader, *, with_contents: bool = True) -> View:
+    if with_contents:
+        reader.process.must_have_contents()
     reading = reader.reading()
     swapped = swapped_bytes(reading.heap, reading.pages)
     return View(reader, reading, Objects(reading.heap), Touched(reading.readable, swapped))
@@ -123,21 +124,24 @@ def survey(
     types: Types | None = None,
     parents: bool = False,
     tags: bool = False,
-    notice: Callable[[Found], None] = lambda _: None,
+    notice: Callable[[Found], None] | None = None,
 ) -> Survey:
-    """`reached`: what counts as reached from the beginning. `notice` gets all that is found."""
+    """`reached`: what counts as reached from the beginning. `notice` gets all that is found; without it only pointers
+    into chunks of which not all is reached are looked for."""
     begin = time.monotonic()
     process, objects = seen.reader.process, seen.objects
     roots = root_finder.find(process, seen.reading.heap, seen.reading.mappings)
+    wanted = objects.chunks_with(np.flatnonzero(~reached)) if reached is not None and notice is None else None
     reach = Reach(objects.count, reached=reached, parents=parents)
     first = FirstWords(objects, types) if types else None
-    scanner = Scanner(process, objects, tags=tags, check=None)
+    scanner = Scanner(process, objects, tags=tags, check=None, wanted=wanted)
     tagged = []
 
     def add(found: Found) -> None:
         reach.add(found)
         tagged.append(found.tagged)
-        notice(found)
+        if notice is not None:
+            notice(found)
 
     for found in scanner.scan(steps_of_ranges(roots.ranges, seen.touched, False)):
         add(found)

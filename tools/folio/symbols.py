@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -166,24 +167,30 @@ class ModuleSymbols:
 
 
 class Symbols:
-    """Of the places of an unwinder."""
+    """Of the places of an unwinder. Files are opened by a thread of its own while stacks are still unwound: a large one
+    takes seconds, most of them outside the interpreter."""
 
     def __init__(self, places: list[Place]) -> None:
         self.places = places
-        self.of_module: dict[Module, ModuleSymbols] = {}
-        self.known: dict[int, tuple[Frame, ...]] = {}
+        self.opener = ThreadPoolExecutor(1)
+        self.of_module: dict[Module, Future[ModuleSymbols]] = {}
+        self.known: list[tuple[Frame, ...]] = []  # of the first places
 
-    def frames(self, number: int) -> tuple[Frame, ...]:
-        if number not in self.known:
-            place = self.places[number]
+    def open(self, module: Module) -> Future[ModuleSymbols]:
+        """Without waiting for it."""
+        if module not in self.of_module:
+            self.of_module[module] = self.opener.submit(ModuleSymbols, module)
+        return self.of_module[module]
+
+    def all(self) -> list[tuple[Frame, ...]]:
+        """Of each place."""
+        for place in self.places[len(self.known) :]:
             if place.module is None:
-                named = bool(place.name)
-                self.known[number] = (Frame(place.name or "[code made at run time]", named=named),)
+                frames = (Frame(place.name or "[code made at run time]", named=bool(place.name)),)
             else:
-                if place.module not in self.of_module:
-                    self.of_module[place.module] = ModuleSymbols(place.module)
-                self.known[number] = self.of_module[place.module].frames(place.address)
-        return self.known[number]
+                frames = self.open(place.module).result().frames(place.address)
+            self.known.append(frames)
+        return self.known
 
 
 def trimmed(frames: list[Frame], library: str) -> list[Frame]:

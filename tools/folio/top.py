@@ -398,8 +398,17 @@ def fill(table: DataTable, titles: list[str], rows: dict[str, list[str]]) -> Non
         table.scroll_to(y=scroll, animate=False)
 
 
+def after(watched: list[Watched]) -> str:
+    """What to do next: with the first that is still there, else with the program when it runs again."""
+    for each in watched:
+        if not each.ended and each.reader.process.is_there():
+            return f"folio doctor {each.pid}  (why the memory is there)"
+    many = "these programs have" if len({each.pid for each in watched}) > 1 else "the program has"
+    return f"folio run -- PROGRAM  ({many} ended: what one needs at its peak)"
+
+
 def show(pids: list[int], every: float) -> int:
     app = Top([Reader(pid) for pid in pids], every)
     app.run()
-    output.next_command(f"folio doctor {app.now.pid}  (why the memory is there)")
+    output.next_command(after([app.now, *app.watched]))
     return 0

@@ -7,22 +7,13 @@ has no unwind table, the frame pointer is followed if what it leads to can be a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from folio.cfi import (
-    AT,
-    BROKEN,
-    EXPRESSION,
-    REGISTER,
-    SAME,
-    UNDEFINED,
-    VALUE,
-    VALUE_EXPRESSION,
-    Row,
-    evaluate,
-)
+from folio.cfi import BROKEN, Row, evaluate
+from folio.frame_entries import AT, EXPRESSION, REGISTER, SAME, UNDEFINED, VALUE, VALUE_EXPRESSION
 from folio.modules import MadeCode, Module, Modules
 
 DEPTH_MOST = 1024
@@ -44,6 +35,9 @@ class Place:
 NOWHERE, BY_FRAME_POINTER, END, COMPLEX, SIMPLE = range(5)
 
 
+Numbers = tuple[tuple[int, int], list[int], list[int]]  # see Rules
+
+
 class Rules:
     """What is known of the places met so far, as arrays that grow. Rule 0: no code is there."""
 
@@ -53,17 +47,21 @@ class Rules:
         self.kind = np.zeros(1024, np.int8)
         self.place = np.zeros(1024, np.int64)
         self.signal = np.zeros(1024, bool)
-        self.numbers = np.zeros((1024, 2 + 2 * registers), np.int64)  # of simple rows, see Unwinder._numbers
-        self.add(NOWHERE, None, -1, [0] * self.numbers.shape[1])
+        # Of simple rows: the CFA's register and offset, and for each register kind and argument.
+        self.base = np.zeros((1024, 2), np.int64)
+        self.kinds = np.zeros((1024, registers), np.int8)
+        self.arguments = np.zeros((1024, registers), np.int64)
+        self.add(NOWHERE, None, -1, ((0, 0), [0] * registers, [0] * registers))
 
-    def add(self, kind: int, row: Row | None, place: int, numbers: list[int]) -> int:
+    def add(self, kind: int, row: Row | None, place: int, numbers: Numbers) -> int:
         at = self.count
         if at == len(self.kind):
-            for name in ("kind", "place", "signal", "numbers"):
+            for name in ("kind", "place", "signal", "base", "kinds", "arguments"):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
         self.rows.append(row)
-        self.kind[at], self.place[at], self.numbers[at] = kind, place, numbers
+        self.kind[at], self.place[at] = kind, place
+        self.base[at], self.kinds[at], self.arguments[at] = numbers
         self.signal[at] = row is not None and row.signal
         self.count += 1
         return at
@@ -84,6 +82,9 @@ class Unwinder:
         self.count = len(self.arch.registers)
         self.places: list[Place] = []
         self.numbers: dict[tuple[Module | None, int, str], int] = {}
+        self.at_module: Callable[[Module], object] = (
+            lambda _: None
+        )  # called with each module of a place, again and again
         self.without_table: dict[str, int] = {}  # stacks that ended in this module for want of a table
         self._forget()
 
@@ -91,6 +92,7 @@ class Unwinder:
         self.changes = self.modules.changes
         self.rules = Rules(self.count)
         self.rule_of: dict[int, int] = {}
+        self.numbers_of: dict[int, Numbers] = {}  # by the identity of the row, which the rules keep
 
     # ---- What is known of a place ----
 
@@ -101,18 +103,24 @@ class Unwinder:
             self.places.append(Place(module, address, name))
         return self.numbers[key]
 
-    def _numbers(self, row: Row | None) -> list[int]:
-        """A simple row as numbers: the CFA's register and offset, and for each register kind and argument."""
-        arch, flat = self.arch, [0] * (2 + 2 * self.count)
+    def _numbers(self, row: Row | None) -> Numbers:
+        """A table has each row once."""
+        if id(row) not in self.numbers_of:
+            self.numbers_of[id(row)] = self._make_numbers(row)
+        return self.numbers_of[id(row)]
+
+    def _make_numbers(self, row: Row | None) -> Numbers:
+        arch = self.arch
         if row is None or not row.simple or row.register not in arch.registers:
-            return flat
-        flat[:2] = arch.registers.index(row.register), row.offset
-        for i, (kind, argument) in enumerate(row.rules):
+            return (0, 0), [0] * self.count, [0] * self.count
+        kinds, arguments = [], []
+        for kind, argument in row.rules:
             if kind == REGISTER:
                 known = argument in arch.registers
                 kind, argument = (REGISTER, arch.registers.index(argument)) if known else (UNDEFINED, 0)
-            flat[2 + 2 * i : 4 + 2 * i] = kind, argument
-        return flat
+            kinds.append(kind)
+            arguments.append(argument)
+        return (arch.registers.index(row.register), row.offset), kinds, arguments
 
     def _rule(self, address: int) -> int:
         if address in self.rule_of:
@@ -126,6 +134,7 @@ class Unwinder:
             place = self._number(None, 0 if name else address, name)
             number = self.rules.add(BY_FRAME_POINTER, None, place, self._numbers(None))
         else:
+            self.at_module(code.module)
             own = code.module.address(address - code.start + code.offset)
             row = code.module.row(own)
             if row is None:
@@ -141,11 +150,12 @@ class Unwinder:
 
     # ---- All stacks together ----
 
-    def unwind(self, registers: np.ndarray, stacks: np.ndarray, lengths: np.ndarray) -> Unwound:
-        """`registers`: a row of 8-byte numbers each; `stacks`: bytes from the stack pointer on, so many are valid."""
+    def unwind(self, registers: np.ndarray, words: np.ndarray, first: np.ndarray, lengths: np.ndarray) -> Unwound:
+        """`registers`: a row of 8-byte numbers each; `words`: from `first` on those of each stack, beginning at its
+        stack pointer; `lengths`: so many bytes of it are known."""
         if self.changes != self.modules.changes:
             self._forget()
-        work = Work(self, registers, stacks, lengths)
+        work = Work(self, registers, words, first, lengths)
         while work.step():
             pass
         return work.result()
@@ -154,11 +164,13 @@ class Unwinder:
 class Work:
     """One call of unwind. Arrays by the stacks that still go on, but for those named `all_`."""
 
-    def __init__(self, by: Unwinder, registers: np.ndarray, stacks: np.ndarray, lengths: np.ndarray) -> None:
+    def __init__(
+        self, by: Unwinder, registers: np.ndarray, words: np.ndarray, first: np.ndarray, lengths: np.ndarray
+    ) -> None:
         self.by, self.arch = by, by.arch
         self.regs = registers[:, : by.count].astype(np.int64)
-        self.all_words = np.ascontiguousarray(stacks).view(np.int64)
-        self.all_lengths = lengths.astype(np.int64)
+        self.words, self.first = words.view(np.int64), first
+        self.all_lengths = np.minimum(lengths, by.stack_most).astype(np.int64)
         self.which = np.arange(len(registers))
         self.exact = np.ones(len(registers), bool)  # the program counter is no return address
         self.low = self.regs[:, self.arch.stack].copy()
@@ -178,7 +190,8 @@ class Work:
         which, low = self.which[chosen], self.low[chosen]
         offset = address - low
         good = (offset >= 0) & (offset + 8 <= self.all_lengths[which]) & (offset & 7 == 0)
-        return np.where(good, self.all_words[which, np.where(good, offset >> 3, 0)], 0), good
+        place = np.where(good, self.first[which] + (offset >> 3), 0)
+        return np.where(good, self.words[place], 0) if len(self.words) else np.zeros(len(which), np.int64), good
 
     def step(self) -> bool:
         """One frame up. False: all stacks have ended."""
@@ -186,7 +199,9 @@ class Work:
             return False
         counter = self.regs[:, self.arch.counter]
         found, back = np.unique(np.where(self.exact, counter, counter - 1), return_inverse=True)
-        rules = np.array([self.by._rule(int(address)) for address in found], np.int64)[back]
+        known, rule = self.by.rule_of, self.by._rule
+        numbers = [known[address] if address in known else rule(address) for address in found.tolist()]
+        rules = np.array(numbers, np.int64)[back]
         kinds = self.by.rules.kind[rules]
         self.end(kinds == NOWHERE, UNKNOWN)
         going = kinds != NOWHERE
@@ -205,23 +220,18 @@ class Work:
 
     def simple(self, rules: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """CFA, the caller's registers, and whether the return address was found; of other kinds, to be replaced."""
-        flat = self.by.rules.numbers[rules]
-        rows = np.arange(len(rules))
-        cfa = self.regs[rows, flat[:, 0]] + flat[:, 1]
-        new = np.zeros_like(self.regs)
-        good = np.ones(len(rules), bool)
-        for i in range(self.by.count):
-            kind, argument = flat[:, 2 + 2 * i], flat[:, 3 + 2 * i]
-            new[:, i] = self.regs[:, i]
-            if len(at := np.flatnonzero(kind == AT)):
-                new[at, i], there = self.load(cfa[at] + argument[at], at)
-                if i == self.arch.counter:
-                    good[at] = there
-            if len(at := np.flatnonzero(kind == VALUE)):
-                new[at, i] = cfa[at] + argument[at]
-            if len(at := np.flatnonzero(kind == REGISTER)):
-                new[at, i] = self.regs[at, argument[at]]
-            new[kind == UNDEFINED, i] = 0
+        known, regs = self.by.rules, self.regs
+        base, kinds, arguments = known.base[rules], known.kinds[rules], known.arguments[rules]
+        cfa = regs[np.arange(len(rules)), base[:, 0]] + base[:, 1]
+        new, good = regs.copy(), np.ones(len(rules), bool)
+        at, i = np.nonzero(kinds == AT)
+        new[at, i], there = self.load(cfa[at] + arguments[at, i], at)
+        good[at[~there & (i == self.arch.counter)]] = False
+        at, i = np.nonzero(kinds == VALUE)
+        new[at, i] = cfa[at] + arguments[at, i]
+        at, i = np.nonzero(kinds == REGISTER)
+        new[at, i] = regs[at, arguments[at, i]]
+        new[kinds == UNDEFINED] = 0
         return cfa, new, good
 
     def complex(self, i: int, row: Row | None, cfa: np.ndarray, new: np.ndarray, good: np.ndarray) -> None:
@@ -307,7 +317,6 @@ class Work:
             return Unwound([()] * count, self.all_ends)
         which = np.concatenate([each for each, _ in self.columns])
         places = np.concatenate([each for _, each in self.columns])
-        order = np.argsort(which, kind="stable")
-        edges = np.cumsum(np.bincount(which, minlength=count))
-        pieces = np.split(places[order], edges[:-1])
-        return Unwound([tuple(piece.tolist()) for piece in pieces], self.all_ends)
+        found = places[np.argsort(which, kind="stable")].tolist()
+        edges = np.cumsum(np.bincount(which, minlength=count)).tolist()
+        return Unwound([tuple(found[a:b]) for a, b in zip([0, *edges], edges, strict=False)], self.all_ends)
