@@ -59,7 +59,8 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function);
 Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into);
 
 // One object, for threads that do not cache the bin. Null if there is none here, or it is busy. *emptied: a magazine
-// that this used up, the caller's now, or null.
+// that this used up, the caller's now, or null. (Rejected: by magazines of one, through the two functions above, which
+// look for what is freed twice then: Vyukov's chain 0.87 of the speed, 1.12 of the processor time.)
 void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
 
 // kNo: no magazine here has room for it, or it is busy. kTwice: the first magazine holds it already.

@@ -12,9 +12,9 @@
 
 namespace folio::os {
 
-namespace {
-
 constinit const char* files_root = "";
+
+namespace {
 
 // With `path` below files_root; -1 if there is no such file, or no room for its name.
 long open_file(const char* path) {
@@ -37,8 +37,6 @@ struct stat identity(long file) {
 }
 
 }  // namespace
-
-void files_below(const char* folder) { files_root = folder == nullptr ? "" : folder; }
 
 bool read_lines(const char* path, bool (*visit)(void* context, const char* line, size_t length), void* context) {
   const long file = open_file(path);

@@ -183,8 +183,8 @@ bool first_thread_left();
 
 inline constexpr size_t kPathMost = 1024;
 
-// Tests: in place of "/" all paths of these functions begin there. Null: "/" again.
-void files_below(const char* folder);
+// Where all paths of these functions begin: "", for "/", but where tests have their own files.
+extern const char* files_root;
 
 // Calls visit(context, line, length) for the lines of a file, without their ends, until it returns false; what is
 // beyond kLineMost bytes of a line is left out. False if the file cannot be opened. It has the lowest free descriptor

@@ -31,6 +31,8 @@ Descriptor* next(Store& store) {
   return d;
 }
 
+}  // namespace
+
 // Of small objects, as only their chunks are huge at all: those of a page and more go one by one.
 bool is_dense(Descriptor& d) {
   if (d.backing() == Backing::kHuge || has_pages_of_its_own(d.info())) return false;
@@ -45,12 +47,14 @@ bool is_dense(Descriptor& d) {
   return spare <= pages.count() >> kSpareShift;
 }
 
-bool collapse(Descriptor& d) {
+bool collapse_chunk(Descriptor& d) {
   if (commit_chunk(d) != Commit::kDone || !os::collapse(d.chunk(), kChunkBytes)) return false;
   d.set_backing(Backing::kHuge);
   note_whole(d);
   return true;
 }
+
+namespace {
 
 // Whether it has been dense since the last look; else it has to be so from now on.
 bool has_stayed_dense(CollapsePlace& place, Descriptor& d) {
@@ -86,7 +90,7 @@ bool poll(Store& store, uint64_t now) {
     }
     if (d == nullptr || !has_stayed_dense(place, *d)) continue;
     if (collapsed == 0 && !os::huge_pages_come()) return wait_longer(place, now);
-    if (!collapse(*d)) return wait_longer(place, now);
+    if (!collapse_chunk(*d)) return wait_longer(place, now);
     place.in_vain = 0;
     if (++collapsed == kChunksMost) break;
   }
@@ -104,8 +108,6 @@ bool collapse_dense_chunks(Store& store) {
   if (at_start(place)) place.awaited = false;
   return poll(store, now);
 }
-
-bool collapse_if_dense(Descriptor& d) { return is_dense(d) && collapse(d); }
 
 void collapse_note_fork() {
   const uint8_t before = forks.load(order::relaxed);                                        // relaxed: a hint

@@ -19,8 +19,10 @@ namespace folio {
 // more to do, now or later. For one thread at a time.
 bool collapse_dense_chunks(Store& store);
 
-// One chunk, if it is dense now. False if it is not, or if the kernel cannot. Any thread.
-bool collapse_if_dense(Descriptor& d);
+// Its steps for one chunk, of any thread: whether nearly all of it is in use, and it is not huge yet; to make it a huge
+// page. False if the kernel cannot.
+bool is_dense(Descriptor& d);
+bool collapse_chunk(Descriptor& d);
 
 // Before each fork.
 void collapse_note_fork();

@@ -202,7 +202,7 @@ class BinScenario {
         break;
       case Act::kCollapse:
         folio::visit_chunks(folio::process_store, bin_, [](folio::Descriptor& d) {
-          folio::collapse_if_dense(d);
+          if (folio::is_dense(d)) folio::collapse_chunk(d);
           return true;
         });
         break;

@@ -16,11 +16,11 @@ class OtherFiles {
  public:
   explicit OtherFiles(const std::string& text) {
     EXPECT_NE(mkdtemp(folder_), nullptr);
-    os::files_below(folder_);
+    os::files_root = folder_;
     write(text);
   }
   ~OtherFiles() {
-    os::files_below(nullptr);
+    os::files_root = "";
     unlink((std::string(folder_) + "/file").c_str());
     rmdir(folder_);
   }

@@ -19,10 +19,10 @@ class FakeFiles {
     char name[] = "/tmp/folio_files_XXXXXX";
     EXPECT_NE(mkdtemp(name), nullptr);
     root_ = name;
-    folio::os::files_below(root_.c_str());
+    folio::os::files_root = root_.c_str();
   }
   ~FakeFiles() {
-    folio::os::files_below(nullptr);
+    folio::os::files_root = "";
     std::filesystem::remove_all(root_);
   }
   FakeFiles(const FakeFiles&) = delete;

@@ -50,7 +50,7 @@ void give(const std::vector<void*>& objects) { give_many(bin, objects); }
 unsigned collapse_all() {
   unsigned done = 0;
   visit_chunks(process_store, bin, [&](Descriptor& d) {
-    done += collapse_if_dense(d) ? 1 : 0;
+    done += is_dense(d) && collapse_chunk(d) ? 1 : 0;
     return true;
   });
   return done;
