@@ -152,7 +152,7 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   Magazine* bundle = nullptr;
   int64_t bytes = 0, flushed = 0;
   bool merged = false;
-  const unsigned most = bundle_most(bin);
+  const unsigned most = bundle_objects(bin);
   const uint64_t budget = small_budget();
   // Others may be added to one that is not whole.
   if (magazine->count() < kWholeLeast) magazine->set_capacity(info_of(bin).magazine_most);

@@ -41,7 +41,7 @@ constexpr BundleTable make_bundle_table() {
   return table;
 }
 inline constexpr BundleTable kBundles = make_bundle_table();
-constexpr unsigned bundle_most(BinId bin) { return kBundles.most[index(bin)]; }
+constexpr unsigned bundle_objects(BinId bin) { return kBundles.most[index(bin)]; }
 
 // One line a bin and shard: the head is what threads meet on.
 struct alignas(64) DepotBin {

@@ -15,9 +15,9 @@ inline constexpr uint32_t kSmallFirst = 512;
 
 struct BinCache {
   uint8_t capacity;
-  uint8_t calls;  // times it ran over or dry since the last sweep, at most 255
-  bool ran_over;   // the last of them
-  uint8_t in_turn;  // how many before that did the same, at most kInTurn
+  uint8_t calls;     // times it ran over or dry since the last sweep, at most 255
+  bool ran_over;     // the last of them
+  uint8_t in_a_row;  // how many before it did the same, at most kInARow
 };
 
 struct ThreadBudget {
@@ -29,11 +29,11 @@ struct ThreadBudget {
 
 void thread_budget_begin(ThreadBudget& budget);
 
-// The bin ran over or dry: it gets twice the room, if the budget has it. More than kMagazineUsual only where it has done
-// so kInTurn times before in a row: mallocs and frees by turns run over as often as dry, and hardly ever three times in
-// a row. (Producers and consumers of objects up to 512 bytes are 1.2 times as fast with kMagazineObjects as with
-// kMagazineUsual; but Larson's server with 8 threads, where all have room for them, takes 1.2 times the memory.)
-inline constexpr uint8_t kInTurn = 2;
+// The bin ran over or dry: it gets twice the room, if the budget has it. More than kMagazineUsual only where it did the
+// same kInARow times before: mallocs and frees by turns run over as often as dry, and hardly ever thrice in a row.
+// (Producers and consumers of objects up to 512 bytes are 1.2 times as fast with kMagazineObjects as with
+// kMagazineUsual; but Larson's server with 8 threads, if all have room for so many, takes 1.2 times the memory.)
+inline constexpr uint8_t kInARow = 2;
 void thread_budget_grow(ThreadBudget& budget, BinId bin, bool over);
 void thread_budget_shrink(ThreadBudget& budget, BinId bin, unsigned capacity);
 

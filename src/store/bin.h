@@ -24,8 +24,8 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
 // The same as take_objects without opening a chunk.
 unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 
-// Gives up to kMagazineObjects objects back, all of `bin`, each to the store that it came from; those of one folio by one
-// instruction. Misuse is reported as of `function`.
+// Gives up to kMagazineObjects objects back, all of `bin`, each to the store that it came from; those of one folio by
+// one instruction. Misuse is reported as of `function`.
 void give_objects(BinId bin, void* const* objects, unsigned count, const char* function);
 
 // The same for a few lists of objects, of up to kMagazineObjects each. (Of magazines one by one, where a small heap is

@@ -28,7 +28,7 @@ TEST(ExploreCache, PutAgainstGet) {
 // The cache is about to overflow: a bundle moves to the depot, or one magazine where the section is busy.
 TEST(ExploreCache, BundlesAgainstGet) {
   CacheScenario s(3);
-  for (unsigned i = 0; i < bundle_most(s.bin); ++i) cpu_cache_put(s.bin, make_magazine(s.bin, 62), "explorer");
+  for (unsigned i = 0; i < bundle_objects(s.bin) / 62; ++i) cpu_cache_put(s.bin, make_magazine(s.bin, 62), "explorer");
   depot_set_shared();
   Magazine* const magazines[] = {make_magazine(s.bin, 62), make_magazine(s.bin, 62)};
   for (unsigned i = 0; i < 2; ++i) {
@@ -279,7 +279,7 @@ TEST(Vanish, InOverflowAndRefill) {
   });
   s.thread([&s] { s.program[1].allocate(s.bin, 130); });
   s.expect_little_lost("overflow, refill, with a thread that vanishes",
-                       kOwn + (bundle_most(s.bin) + 1) * kMagazineObjects);
+                       kOwn + bundle_objects(s.bin) + kMagazineObjects);
 }
 
 }  // namespace

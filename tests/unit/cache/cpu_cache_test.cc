@@ -211,19 +211,19 @@ TEST_F(CpuCacheTest, ThreadsNeverShareALargeObject) {
 // ---- Small and medium ones ----
 
 TEST_F(CpuCacheTest, FewObjectsAreMergedIntoWhatWaits) {
-  Magazine* const large = magazine_of(bin, 40);
+  Magazine* const large = magazine_of(bin, 100);
   EXPECT_EQ(cpu_cache_put(bin, large, "test"), nullptr);
   Magazine* const small = magazine_of(bin, 10);
   const std::vector<void*> objects = objects_of(small);
   EXPECT_EQ(cpu_cache_put(bin, small, "test"), small) << "it came back";
   EXPECT_EQ(small->count(), 0u);
   magazines_put(small);
-  EXPECT_EQ(large->count(), 50u);
+  EXPECT_EQ(large->count(), 110u);
   expect_exact();
   // Where they do not fit they wait on their own.
   Magazine* const more = magazine_of(bin, 20);
   EXPECT_EQ(cpu_cache_put(bin, more, "test"), nullptr);
-  EXPECT_EQ(large->count(), 50u);
+  EXPECT_EQ(large->count(), 110u);
   expect_exact();
 }
 
@@ -265,7 +265,7 @@ TEST_F(CpuCacheTest, WhoWantsFewGetsFew) {
 }
 
 TEST_F(CpuCacheTest, ManyOfOneBinGoToTheDepotAsABundle) {
-  const unsigned most = bundle_most(bin);
+  const unsigned most = bundle_objects(bin) / kWhole;
   for (unsigned i = 0; i < most; ++i) cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
   EXPECT_EQ(depot_objects(bin), 0u);
   EXPECT_EQ(cpu_caches_objects(bin), most * kWhole);
@@ -333,7 +333,7 @@ TEST_F(CpuCacheTest, GettingKeepsToTheBudgetToo) {
     const unsigned most = info_of(each).magazine_most;
     if (most < 2) continue;
     used.push_back(each);
-    Magazine* const bundle = bundle_of(each, bundle_most(each), most);
+    Magazine* const bundle = bundle_of(each, std::max(1u, bundle_objects(each) / most), most);
     depot_push(each, bundle, bundle_bytes(each, bundle), "test");
   }
   for (const BinId each : used) {
@@ -427,7 +427,7 @@ TEST_F(CpuCacheTest, WithoutCpuCachesTheDepotServes) {
   drain_list(bin, magazine);
 }
 
-// 512 bytes of metadata for one object of 8, never given back: 1 M of objects that were freed one by one left 525 MiB.
+// A KiB of metadata for one object of 8, never given back: 1 M of objects that were freed one by one left 525 MiB.
 TEST_F(CpuCacheTest, AMagazineOfFewObjectsDoesNotWaitInTheDepot) {
   const auto put = [](BinId each, unsigned count) {
     Magazine* const magazine = magazine_of(each, count);
@@ -441,7 +441,7 @@ TEST_F(CpuCacheTest, AMagazineOfFewObjectsDoesNotWaitInTheDepot) {
   };
   const auto try_all = [&] {
     for (const BinId each : {bin, bin_of(8), bin_of(8000), bin_of(32000)}) {
-      const unsigned most = info_of(each).magazine_most, half = (most + 1) / 2;
+      const unsigned most = info_of(each).magazine_most, half = std::min((most + 1) / 2, kWholeLeast);
       if (half > 1) EXPECT_TRUE(put(each, half - 1)) << index(each);
       EXPECT_EQ(depot_objects(each), 0u) << index(each);
       EXPECT_EQ(taken_objects(each), 0u) << "they are in their folios again";

@@ -92,20 +92,20 @@ TEST_F(DepotTest, WhatWaitsIsInOrder) {
   Magazine* const first = scattered_magazine(heap);
   std::erase(heap, nullptr);
   put(bin, first);
-  EXPECT_EQ(depot_objects(bin), 62u) << "nothing waited";
+  EXPECT_EQ(depot_objects(bin), kMagazineObjects) << "nothing waited";
   const unsigned taken = taken_objects(bin);
   Magazine* const second = scattered_magazine(heap);
   std::erase(heap, nullptr);
   put(bin, second);
-  EXPECT_EQ(depot_objects(bin), 62u);
-  EXPECT_EQ(taken_objects(bin), taken - 62);
+  EXPECT_EQ(depot_objects(bin), kMagazineObjects);
+  EXPECT_EQ(taken_objects(bin), taken - kMagazineObjects);
   // Of a bundle only what is scattered.
   Magazine* const third = scattered_magazine(heap);
   std::erase(heap, nullptr);
   third->set_next(ordered);
   third->set_bundle_length(3);
   put(bin, third);
-  EXPECT_EQ(depot_objects(bin), 3 * 62u);
+  EXPECT_EQ(depot_objects(bin), kMagazineObjects + 2 * 62);
   ASSERT_EQ(get(bin), ordered);
   EXPECT_EQ(ordered->bundle_length(), 2u);
   drain_list(bin, ordered);
@@ -258,12 +258,13 @@ TEST_F(DepotTest, TrimAllDrainsEverything) {
 
 TEST_F(DepotTest, ABundleIsAboutAsManyBytesForEveryBin) {
   for (const BinId each : all_bins()) {
-    const unsigned most = bundle_most(each);
-    const uint64_t bytes = uint64_t{info_of(each).size} * std::max<unsigned>(1, info_of(each).magazine_most);
-    EXPECT_GE(most, 1u);
-    EXPECT_LE(most, kBundleMost);
-    EXPECT_TRUE(most == 1 || most * bytes <= kBundleBytes) << "bin " << index(each);
-    EXPECT_TRUE(most == kBundleMost || (most + 1) * bytes > kBundleBytes) << "bin " << index(each);
+    const unsigned most = bundle_objects(each);
+    const unsigned magazine = info_of(each).magazine_most;
+    const uint64_t size = info_of(each).size;
+    EXPECT_GE(most, magazine);
+    EXPECT_LE(most, kBundleObjects);
+    EXPECT_TRUE(most == magazine || most * size <= kBundleBytes) << "bin " << index(each);
+    EXPECT_TRUE(most == kBundleObjects || (most + 1) * size > kBundleBytes) << "bin " << index(each);
   }
 }
 

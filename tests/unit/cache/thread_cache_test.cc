@@ -38,7 +38,7 @@ TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
     return cached;
   };
   EXPECT_GT(cached_after(true), 5000u);
-  EXPECT_LE(cached_after(false), size_t{62} * 2 * (bundle_most(small) + 1));
+  EXPECT_LE(cached_after(false), 2 * (bundle_objects(small) + kMagazineObjects));
 }
 
 TEST_F(ThreadCacheTest, MadeAtFirstUseAndReusedAfterItsThread) {
@@ -107,7 +107,7 @@ TEST_F(ThreadCacheTest, AnObjectOfAnotherThreadIsNotHandedOutNext) {
 }
 
 // Around a full magazine and around an empty one: the first call of the other kind moves half a magazine, and then
-// there is room for both.
+// there is room for both; what the CPU cache has may be half a magazine, too.
 TEST_F(ThreadCacheTest, MallocsAndFreesByTurnsAreServedFromTheMagazine) {
   on_thread([] {
     for (unsigned i = 0; i < 20; ++i) {
@@ -115,14 +115,14 @@ TEST_F(ThreadCacheTest, MallocsAndFreesByTurnsAreServedFromTheMagazine) {
       push_all(bin, objects);
     }
     ASSERT_EQ(cache_of(bin).capacity, kMagazineObjects);
-    for (const unsigned before : {1u, 30u, 61u, 62u, 63u, 124u, 150u}) {
+    for (const unsigned before : {1u, 30u, 61u, 62u, 63u, 124u, 125u, 126u, 127u, 150u}) {
       std::vector<void*> held = pop_many(bin, before);
       const uint32_t slow = thread_cache()->activity.get();
       for (unsigned i = 0; i < 1000; ++i) {
         std::vector<void*> more = pop_many(bin, 14);
         push_all(bin, more);
       }
-      EXPECT_LE(thread_cache()->activity.get() - slow, 2u) << before;
+      EXPECT_LE(thread_cache()->activity.get() - slow, 3u) << before;
       push_all(bin, held);
       std::vector<void*> freed = pop_many(bin, 200);
       for (unsigned i = 0; i < before; ++i) {
@@ -136,7 +136,7 @@ TEST_F(ThreadCacheTest, MallocsAndFreesByTurnsAreServedFromTheMagazine) {
         more = pop_many(bin, 14);
         std::copy(more.begin(), more.end(), freed.begin());
       }
-      EXPECT_LE(thread_cache()->activity.get() - slow_again, 2u) << before;
+      EXPECT_LE(thread_cache()->activity.get() - slow_again, 3u) << before;
       push_all(bin, freed);
     }
   });

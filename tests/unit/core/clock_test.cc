@@ -376,7 +376,7 @@ TEST_F(Clock, IdleCachesAreDrainedByTicks) {
   options.housekeeper = kHousekeeperOff;
   burst(100, 4 * kMiB);
   const BinId bin = bin_of(100);
-  EXPECT_GT(bin_stats(bin).cached, 100u);
+  EXPECT_GT(bin_stats(bin).cached, 0u);
   EXPECT_TRUE(comes_true([&] { return cpu_caches_objects(bin) + depot_objects(bin) == 0; }, [] { slow_calls(32); }));
   // A sweep of the thread's own cache comes after a thousand slow calls.
   EXPECT_TRUE(comes_true([&] { return bin_stats(bin).cached == 0; }, [] { slow_calls_of_bins(500); }));
