@@ -64,8 +64,7 @@ Magazine* depot_pop(BinId bin);
 // Counts bytes that went into the depot, or out of it where negative. Until then the bound does not know them: a CPU
 // cache flushes its sum when that exceeds kAccountStep. Small and larger objects are counted apart.
 void depot_count(bool small, int64_t bytes);
-inline constexpr uint32_t kDepotSmall = 512;  // documented: options.def
-inline bool depot_small(BinId bin) { return info_of(bin).size < kDepotSmall; }
+inline bool depot_small(BinId bin) { return info_of(bin).size < kManyLargest; }
 inline constexpr int64_t kAccountStep = int64_t{128} << 10;
 // More seldom where there are many CPUs: the sum is one line, and sharding it would let it drift.
 inline int64_t account_step() {
