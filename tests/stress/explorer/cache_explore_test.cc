@@ -190,7 +190,7 @@ void fill_cache(CacheScenario& s, unsigned i) {
     Program& p = s.program[i];
     ThreadCache* const cache = thread_cache();
     const BinCache& b = cache->budget.bins[index(s.bin)];
-    while (b.capacity != kMagazineObjects ||
+    while (b.capacity != info_of(s.bin).magazine_most ||
            reinterpret_cast<uintptr_t>(thread_cursors.cursor[index(s.bin)]) % kMagazineBytes != 0) {
       if (p.count < 4 * kMagazineObjects) p.allocate(s.bin, 8 * kMagazineObjects);
       p.release(s.bin, 1);
