@@ -106,11 +106,17 @@ bool merge(CpuCache& cache, BinId bin, Magazine* magazine) {
   return true;
 }
 
+// Whether who wants so many gets it whole. At most twice as many: what a thread caches is bounded by that.
+bool goes_whole(Magazine* magazine, unsigned want) {
+  const unsigned n = magazine->count();
+  return n <= want || (want >= kWholeLeast && n <= 2 * want);
+}
+
 // As cpu_cache_get, from this cache alone.
 Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into) {
   CpuList& list = cache.lists[index(bin)];
   Magazine* const first = list.top();
-  if (first == nullptr || want >= kWholeLeast || first->count() <= want) return remove(cache, bin);
+  if (first == nullptr || goes_whole(first, want)) return remove(cache, bin);
   first->give_to(into, want);
   list.add_objects(-want);
   list.idle = 0;
@@ -215,7 +221,7 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
     flushed = -bundle_bytes(bin, bundle);
-    if (want < kWholeLeast && bundle->count() > want) {
+    if (!goes_whole(bundle, want)) {
       bundle->give_to(into, want);
       magazine = into;
       rest = bundle;

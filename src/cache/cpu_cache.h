@@ -53,9 +53,10 @@ inline constexpr unsigned kWholeLeast = kMagazineUsual / 2 + 1;
 // something is drained is reported as of `function`. Returns the magazine if it came back empty, else null.
 Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function);
 
-// A waiting magazine with objects from the CPU cache or the depot: up to `want` of them in `into`, which is empty, or,
-// where `want` is at least kWholeLeast or not less than it holds, a whole one. Null if there is none. `into` may be
-// null where whole ones are wanted; it stays the caller's unless it is what is returned.
+// A waiting magazine with objects from the CPU cache or the depot: a whole one where it holds up to `want`, or up to
+// twice as many and `want` is at least kWholeLeast; else `want` of them in `into`, which is empty. Null if there is
+// none. `into` may be null where as many are wanted as a magazine holds; it stays the caller's unless it is what is
+// returned.
 Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into);
 
 // One object, for threads that do not cache the bin. Null if there is none here, or it is busy. *emptied: a magazine

@@ -14,7 +14,9 @@ struct alignas(64) Pool {
   MagazineStack lists;
 };
 constinit Pool pools[kShardsMost];
-constexpr unsigned kPageMagazines = kEmptyBatch;  // one page
+// One page: a thread that needs few of them touches no more.
+constexpr unsigned kPageMagazines = kPageBytesLeast / kMagazineBytes;
+static_assert(kPageMagazines <= kEmptyBatch);
 
 }  // namespace
 

@@ -83,7 +83,7 @@ bool fails_check(BinId bin, const Slot* at, unsigned count) {
   return wrong || (all & (divider.low | divider.above)) != 0 || (all_above & divider.above) != 0;
 }
 
-// Whether an object is there twice; one in thirty may be missed, where another with the same hash came in between.
+// Whether an object is there twice; one in twenty-five may be missed, where another with the same hash came in between.
 bool holds_twice(const Slot* at, unsigned count) {
   constexpr unsigned kHashBits = 10;
   uint8_t place[1u << kHashBits] = {};  // of the last object with the hash, counted from 1

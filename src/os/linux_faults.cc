@@ -128,7 +128,8 @@ void take_fault(int signal, siginfo_t* info, void* context) {
 }
 
 // The segment (PT_LOAD) of a loaded file that holds its unwind table, by the program headers in the file's first page.
-// Between segments there may be nothing: those of aarch64 are aligned to 64 KiB.
+// Between segments there may be nothing: those of aarch64 are aligned to 64 KiB. A program that hides its headers from
+// others may have made that page inaccessible.
 void find_segment(Module* module) {
   const uint8_t* const file = module->start;
   const auto bytes = static_cast<size_t>(module->end - file);
@@ -136,6 +137,8 @@ void find_segment(Module* module) {
   using Part = ElfW(Phdr);
   constexpr size_t kPageBytesLeast = 4096;
   const auto* const header = reinterpret_cast<const Header*>(file);
+  uint64_t word;
+  if (copy_if_mapped(&word, file, sizeof word) != Answer::kYes) return;
   if (bytes < kPageBytesLeast || reinterpret_cast<uintptr_t>(file) % alignof(Header) != 0 ||
       __builtin_memcmp(file, ELFMAG, SELFMAG) != 0 || header->e_phentsize != sizeof(Part) ||
       header->e_phoff % alignof(Part) != 0 || header->e_phoff > kPageBytesLeast ||

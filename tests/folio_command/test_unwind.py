@@ -12,7 +12,9 @@ from elftools.dwarf.callframe import FDE, RegisterRule
 from elftools.elf.elffile import ELFFile
 from folio.book import Sum
 from folio.cfi import ARCHES, BROKEN, UnwindTable
-from folio.frame_entries import AT, EXPRESSION, REGISTER, SAME, UNDEFINED, VALUE, VALUE_EXPRESSION, Entries
+from folio.elf_symbols import read_file
+from folio.frame_entries import AT, EXPRESSION, REGISTER, SAME, UNDEFINED, VALUE, VALUE_EXPRESSION, Entries, State
+from folio.modules import open_module
 from folio.process import PAGE, Process
 from folio.sites import NO_STACK, WHATS, by_stack, plus, sites
 from folio.symbols import is_glue
@@ -96,6 +98,38 @@ def test_damaged_tables_end_in_errors_that_are_known():
         for start, place in places[::10]:
             with suppress(BROKEN):
                 entries.state(place, start + 1)
+
+
+def test_damaged_headers_make_a_file_without_tables(tmp_path):
+    """Places and lengths beyond what a file can have, in each field of each header."""
+    whole = STANDARD[0].read_bytes()
+    with STANDARD[0].open("rb") as file:
+        header = ELFFile(file).header
+    parts = range(header["e_phoff"], header["e_phoff"] + header["e_phnum"] * header["e_phentsize"], 8)
+    sections = range(header["e_shoff"], header["e_shoff"] + header["e_shnum"] * header["e_shentsize"], 8)
+    for at in [*range(24, 64, 8), *parts, *list(sections)[::16]]:
+        for word in (1 << 63, (1 << 63) - 1):
+            bad = bytearray(whole)
+            bad[at : at + 8] = word.to_bytes(8, "little")
+            module = open_module("bad", None, bytes(bad), ARCHES["x64"])
+            assert module.problem in ("", "cannot be read")
+            module.row(module.base + 4096)
+        path = tmp_path / "bad.so"
+        path.write_bytes(bad)
+        read_file(path)
+
+
+def test_an_entry_with_a_number_beyond_all_addresses_has_no_row():
+    """It would not fit into the arrays of those who unwind."""
+    with STANDARD[0].open("rb") as file:
+        table = UnwindTable(ELFFile(file), ARCHES["x64"])
+    address = int(table.starts[10])
+    state = table.entries.state(int(table.places[10]), address)
+    assert table.row(address) is not None
+    for offset, rules in ((1 << 66, {}), (16, {6: (AT, -(1 << 68))}), (16, {6: (VALUE, 1 << 68)})):
+        damaged = State(state.register, offset, None, {**state.rules, **rules})
+        table.entries.state = lambda *_, said=damaged: said
+        assert table.row(address) is None
 
 
 class TestMemory:

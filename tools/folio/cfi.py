@@ -20,7 +20,11 @@ from elftools.elf.elffile import ELFFile
 from folio.frame_entries import EXPRESSION, REGISTER, SAME, UNDEFINED, VALUE, Entries, State
 
 INDEX_ENCODING = 0x3B  # pairs of signed 4-byte numbers, relative to the index: what linkers write
-BROKEN = (DWARFError, ELFError, AssertionError, KeyError, IndexError, struct.error, ValueError)
+FARTHEST = 1 << 48  # from a frame: no address is further
+BROKEN = (
+    *(DWARFError, ELFError, AssertionError, KeyError, IndexError, struct.error, ValueError),
+    *(OverflowError, MemoryError),  # places and lengths that no file has
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class UnwindTable:
         self.parser = DWARFExprParser(structs)
         self.starts = self.places = np.zeros(0, np.int64)  # of the code of each entry, and where the entry is
         self.entries: Entries | None = None
-        self.rows: dict[Any, Row] = {}  # each that was made, by what it says: most functions begin and end alike
+        self.rows: dict[Any, Row | None] = {}  # each that was made, by what it says: most functions begin and end alike
         try:
             self._open(elf)
         except BROKEN:
@@ -157,7 +161,7 @@ class UnwindTable:
             self.rows[key] = self._row(state)
         return self.rows[key]
 
-    def _row(self, state: State) -> Row:
+    def _row(self, state: State) -> Row | None:
         arch, told = self.arch, state.rules
 
         def rule(index: int) -> tuple[int, Any]:
@@ -170,4 +174,7 @@ class UnwindTable:
             return (REGISTER, arch.returns) if index == arch.counter else (SAME, 0)
 
         rules = tuple(rule(i) for i in range(len(arch.registers)))
+        numbers = [state.offset, *(argument for kind, argument in rules if kind < EXPRESSION)]
+        if max(map(abs, numbers)) >= FARTHEST:
+            return None  # damaged
         return Row(state.register, state.offset, state.expression, rules, state.signal)

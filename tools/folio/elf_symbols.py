@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pycxxfilt
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from folio import output
+from folio.cfi import BROKEN
 from folio.source import Mapping, Source
 
 SYMBOL = np.dtype(
@@ -93,7 +93,7 @@ def read_file(path: Path) -> File | None:
                     break
             segments = tuple((s["p_offset"], s["p_vaddr"], s["p_filesz"]) for s in loads)
             return File(symbols, segments, max(s["p_vaddr"] + s["p_memsz"] for s in loads))
-    except (OSError, ELFError, ValueError):
+    except (OSError, *BROKEN):
         return None
 
 

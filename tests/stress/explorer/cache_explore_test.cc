@@ -20,7 +20,7 @@ TEST(ExploreCache, PutAgainstGet) {
     s.thread([&s, magazines, i] { cpu_cache_put(s.bin, magazines[i], "explorer"); });
   }
   s.thread([&s] {
-    if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+    if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("CPU cache: put, put, get");
 }
@@ -36,7 +36,7 @@ TEST(ExploreCache, BundlesAgainstGet) {
   }
   s.thread([&s] {
     for (unsigned n = 0; n < 2; ++n) {
-      if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+      if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
     }
   });
   s.expect_sound("CPU cache overflows: put, put, get twice", {.executions = 4000, .random = 500});
@@ -54,7 +54,7 @@ TEST(ExploreCache, GetFromDepot) {
   for (unsigned i = 0; i < 2; ++i) {
     s.thread([&s, i] {
       for (unsigned n = 0; n < 2; ++n) {
-        if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[i], got);
+        if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[i], got);
       }
     });
   }
@@ -75,7 +75,7 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
   });
   s.thread([&s, magazine] { cpu_cache_put(s.bin, magazine, "explorer"); });
   s.thread([&s] {
-    if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+    if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("trim, put, get", {.executions = 4000, .random = 500});
 }
@@ -156,12 +156,12 @@ TEST(ExploreShards, CachesOfSeveralShards) {
   s.thread([] { depot_trim(true); });
   s.thread([&s] {
     for (unsigned n = 0; n < 2; ++n) {
-      if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[1], got);
+      if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[1], got);
     }
   });
   s.thread([&s, magazine] {
     cpu_cache_put(s.bin, magazine, "explorer");
-    if (Magazine* got = cpu_cache_get(s.bin, 62, nullptr)) empty_into(s.program[2], got);
+    if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("three shards: trim, get twice, put and get", {.executions = 4000, .random = 500});
   folio_test::cpu_of_thread = nullptr;
@@ -190,7 +190,7 @@ void fill_cache(CacheScenario& s, unsigned i) {
     Program& p = s.program[i];
     ThreadCache* const cache = thread_cache();
     const BinCache& b = cache->budget.bins[index(s.bin)];
-    while (b.capacity != kMagazineObjects ||
+    while (b.capacity != info_of(s.bin).magazine_most ||
            reinterpret_cast<uintptr_t>(thread_cursors.cursor[index(s.bin)]) % kMagazineBytes != 0) {
       if (p.count < 4 * kMagazineObjects) p.allocate(s.bin, 8 * kMagazineObjects);
       p.release(s.bin, 1);

@@ -264,6 +264,37 @@ TEST_F(CpuCacheTest, WhoWantsFewGetsFew) {
   magazines_put(other);
 }
 
+// What a thread caches is bounded by twice what it has room for.
+TEST_F(CpuCacheTest, NobodyGetsMoreThanTwiceWhatIsWanted) {
+  Magazine* const into = empty_magazine();
+  for (const bool busy : {false, true}) {
+    for (unsigned want = 1; want <= kWhole; ++want) {
+      const auto get = [&] {
+        Magazine* const got = cpu_cache_get(bin, want, into);
+        ASSERT_NE(got, nullptr);
+        EXPECT_LE(got->count(), 2 * want);
+        EXPECT_GE(got->count(), want);
+        give_objects(bin, got->top(), got->count(), "test");
+        got->set_next(nullptr);
+        if (got != into) magazines_put(got);
+      };
+      cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+      if (busy) {
+        cpu_caches_trim(true);
+        mine().section.run(false, [&] {
+          cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+          get();
+        });
+      } else {
+        get();
+      }
+      cpu_caches_trim(true);
+      depot_trim(true);
+    }
+  }
+  magazines_put(into);
+}
+
 TEST_F(CpuCacheTest, ManyOfOneBinGoToTheDepotAsABundle) {
   const unsigned most = bundle_objects(bin) / kWhole;
   for (unsigned i = 0; i < most; ++i) cpu_cache_put(bin, magazine_of(bin, kWhole), "test");

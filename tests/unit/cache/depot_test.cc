@@ -210,6 +210,8 @@ TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
   const unsigned each = info_of(larger).magazine_most;
   ASSERT_TRUE(depot_small(bin));
   ASSERT_FALSE(depot_small(larger));
+  EXPECT_TRUE(depot_small(bin_of(448)));
+  EXPECT_FALSE(depot_small(bin_of(512))) << "the option's text says so";
   const int64_t before = page_counts.resident.get();
   // So many bytes of objects, and some more, beside so much live, whatever the objects themselves add to that.
   const auto push = [&](BinId to, unsigned objects, int64_t bytes, int64_t live) {

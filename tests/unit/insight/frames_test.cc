@@ -124,6 +124,24 @@ TEST_F(FramesTest, WhatIsNoStackIsNotFollowed) {
   EXPECT_EQ(frames.at[1], nullptr);
 }
 
+// As of a program that hides its headers: it runs on.
+int find_module_without_headers() {
+  os::Module module{}, hidden{};
+  if (!os::find_module(reinterpret_cast<void*>(&can_find), &module) || module.table_end == nullptr) return kCannot;
+  auto* const page = const_cast<uint8_t*>(module.start);
+  if (mprotect(page, os::page_bytes(), PROT_NONE) != 0) return kCannot;
+  const bool found = os::find_module(reinterpret_cast<void*>(&can_find), &hidden);
+  mprotect(page, os::page_bytes(), PROT_READ | PROT_EXEC);
+  return found && hidden.unwind_table == module.unwind_table && hidden.table_end == nullptr ? kPassed : kFailed;
+}
+
+TEST_F(FramesTest, AFileWhoseHeadersCannotBeReadIsFoundAllTheSame) {
+  if (!can_) GTEST_SKIP() << kCannotFind;
+  const int result = in_child(find_module_without_headers);
+  if (result == kCannot) GTEST_SKIP() << "the headers cannot be hidden";
+  EXPECT_EQ(result, kPassed);
+}
+
 // As of a program that a packer or a patch has damaged: it runs, unless somebody throws.
 int take_frames_by_damaged_tables() {
   os::Module module{};
