@@ -18,7 +18,8 @@
 namespace folio {
 
 // Takes up to `want` objects (1 to kMagazineObjects), in ascending order where they come from one folio. Returns how
-// many; 0 only when there is no memory. *zero, where given, says whether the first one's pages are known to read as zero.
+// many; 0 only when there is no memory. *zero, where given, says whether the first one's pages are known to read as
+// zero.
 unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero = nullptr);
 
 // The same as take_objects without opening a chunk.
