@@ -11,9 +11,9 @@
 // (With all scattered magazines sent home, also from the CPU caches, eight pairs of producers and consumers who free at
 // random took 1.7 times as long.)
 //
-// A push and a pop are one compare_exchange each, for a whole bundle. The number
-// of bytes in the depot is one counter for the whole process, so pushes and pops do not change it: each CPU cache adds
-// up what it moved and flushes the sum at kAccountStep.
+// A push and a pop are one compare_exchange each, for a whole bundle. The number of bytes in the depot is one counter
+// for the whole process, so pushes and pops do not change it: each CPU cache adds up what it moved and flushes the sum
+// at kAccountStep.
 #pragma once
 
 #include <stdint.h>
@@ -24,7 +24,8 @@
 
 namespace folio {
 
-// How many magazines, and how many objects of a bin, travel together, and one magazine more: about kBundleBytes.
+// A CPU cache keeps up to kBundleMost magazines of a bin and up to bundle_objects of its objects, about kBundleBytes.
+// The magazine that goes beyond makes them all a bundle.
 inline constexpr unsigned kBundleMost = 8;
 inline constexpr uint32_t kBundleBytes = 256 * 1024;
 inline constexpr unsigned kBundleObjects = kBundleMost * kMagazineUsual;

@@ -40,9 +40,8 @@ using OnFault = void(const Fault&);
 
 // From now on each fault of memory (SIGSEGV) calls `handler` first, in a signal handler on the thread that faulted;
 // then it goes to what had the signal before: the program's handler, or the end of the process, as if nobody had been
-// told.
-// A handler that the program sets later takes the place of this one. For the start of the process, once. False if the
-// system refuses.
+// told. A handler that the program sets later takes the place of this one. For the start of the process, once. False if
+// the system refuses.
 bool on_fault(OnFault* handler);
 
 // ---- Code ----
