@@ -130,10 +130,12 @@ class TestWhoHoldsIt:
             seam = Seam(reader := Reader(pid))
             words = [sys.executable, "-m", "folio", command, str(pid), "--for", "600"]
             with subprocess.Popen(words, stdout=subprocess.DEVNULL) as holder:
-                eventually(lambda: seam.mode() == reader.layout.mode_closed)
-                # The front comes last: killed before that, the process would never come by the seam, and stay fast.
-                eventually(lambda: not any(reader.read(reader.layout.front, reader.layout.front_bytes)))
-                holder.kill()
+                try:
+                    eventually(lambda: seam.mode() == reader.layout.mode_closed)
+                    # The front comes last: killed before that, the process would never come by the seam, and stay fast.
+                    eventually(lambda: not any(reader.process.read(reader.layout.front, reader.layout.front_bytes)))
+                finally:
+                    holder.kill()
             killed = time.monotonic()
             eventually(lambda: seam.mode() == reader.layout.mode_open)
             assert time.monotonic() - killed < 15
