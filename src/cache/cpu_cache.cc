@@ -2,6 +2,7 @@
 #include "cache/cpu_cache.h"
 
 #include "cache/depot.h"
+#include "cache/validate.h"
 #include "config/options.h"
 #include "os/os.h"
 #include "space/metadata.h"
@@ -124,16 +125,44 @@ Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into)
   return into;
 }
 
-// *bytes: of the objects in the bundle.
-Magazine* remove_all(CpuCache& cache, BinId bin, int64_t* bytes) {
+// A bundle of the list's magazines behind its first ones, of which those that hold up to `keep` objects stay. *bytes: of
+// the objects in it. Null if there is nothing behind them.
+Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* bytes) {
   CpuList& list = cache.lists[index(bin)];
-  Magazine* bundle = list.top();
+  const unsigned had = list.objects.load(order::relaxed);  // relaxed: inside the section
+  unsigned kept = 0, magazines = 0;
+  Magazine *last = nullptr, *bundle = list.top();
+  for (; bundle != nullptr && kept + bundle->count() <= keep; bundle = bundle->next()) {
+    kept += bundle->count();
+    ++magazines;
+    last = bundle;
+  }
   if (bundle == nullptr) return nullptr;
-  bundle->set_bundle_length(list.magazines);
-  *bytes = int64_t{list.objects.load(order::relaxed)} * info_of(bin).size;  // relaxed: inside the section
+  bundle->set_bundle_length(list.magazines - magazines);
+  *bytes = int64_t{had - kept} * info_of(bin).size;
   cache.bytes -= static_cast<uint64_t>(*bytes);
-  list.clear();
+  if (last == nullptr) {
+    list.clear();
+    return bundle;
+  }
+  last->set_next(nullptr);
+  list.magazines = static_cast<uint16_t>(magazines);
+  list.add_objects(kept - had);
   return bundle;
+}
+
+// A bundle of what the list, to which a magazine was just added, has too much, or null. With other threads there, all of
+// it, for the depot. Where there is one thread, which may soon want as many again, the folios would get it: the older
+// half then, and not before the list has kBundleBytes, unless it is in disorder. (Trees of 8,000 to 30,000 nodes, built
+// and freed by turns, 0.6 of the time; group cycles 0.87.)
+Magazine* remove_excess(CpuCache& cache, BinId bin, uint64_t budget, int64_t* bytes) {
+  const CpuList& list = cache.lists[index(bin)];
+  const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
+  const bool over = cache.bytes > budget;
+  if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
+  if (depot_is_shared() || scattered(bin, list.top())) return remove_behind(cache, bin, 0, bytes);
+  if (objects * uint64_t{info_of(bin).size} <= kBundleBytes && !over) return nullptr;
+  return remove_behind(cache, bin, objects / 2, bytes);
 }
 
 // Returns what is to be flushed to the depot now, or 0.
@@ -158,18 +187,14 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   Magazine* bundle = nullptr;
   int64_t bytes = 0, flushed = 0;
   bool merged = false;
-  const unsigned most = bundle_objects(bin);
   const uint64_t budget = small_budget();
   // Others may be added to one that is not whole.
   if (magazine->count() < kWholeLeast) magazine->set_capacity(info_of(bin).magazine_most);
   const bool ran = cache != nullptr && cache->section.run(use_transactions(*cache), [&] {
     merged = merge(*cache, bin, magazine);
     if (!merged) add(*cache, bin, magazine);
-    const CpuList& list = cache->lists[index(bin)];
-    const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
-    if (list.magazines <= kBundleMost && objects <= most && cache->bytes <= budget) return;
-    bundle = remove_all(*cache, bin, &bytes);
-    flushed = note_to_depot(*cache, bin, bytes);
+    bundle = remove_excess(*cache, bin, budget, &bytes);
+    if (bundle != nullptr) flushed = note_to_depot(*cache, bin, bytes);
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
@@ -360,7 +385,7 @@ unsigned cpu_caches_trim(bool all, bool large) {
       cache->section.run(false, [&] {
         CpuList& list = cache->lists[i];
         if (list.top() == nullptr) return;
-        if (all || ++list.idle >= 2) bundle = remove_all(*cache, bin_id(i), &bytes);
+        if (all || ++list.idle >= 2) bundle = remove_behind(*cache, bin_id(i), 0, &bytes);
       });
       drained += bundle_drain(bin_id(i), bundle, "free");
     }

@@ -23,6 +23,8 @@ constexpr int64_t kLiveShare = 4;
 
 constinit DepotBin depot[kShardsMost][kBins];
 
+bool depot_is_shared() { return shared.get(); }
+
 void depot_set_shared() {
   if (!shared.get()) shared.set(true);
 }

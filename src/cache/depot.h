@@ -58,6 +58,7 @@ void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function
 // From now on the process has several threads. Before that the depot, which passes objects between them, takes nothing
 // in: scattered objects that wait in it would keep pages from being purged.
 void depot_set_shared();
+bool depot_is_shared();  // whether it has
 
 // A bundle, or null. The caller counts its bytes as gone out.
 Magazine* depot_pop(BinId bin);

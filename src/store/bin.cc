@@ -361,29 +361,26 @@ struct Gathered {
   }
 };
 
-// Gathers the object and those behind it that are its neighbours, up or down: they need no search. Returns how many.
+// Gathers the object and those behind it that are of the same folio: they need no search. Returns how many.
 template <unsigned most>
 FOLIO_INLINE unsigned gather(Gathered<most>& gathered, const BinInfo& info, Descriptor* d, unsigned number,
                              void* const* objects, unsigned count, const char* function) {
   const unsigned folio = number / kFolioObjects;
   uint64_t& mask = gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
-  uint64_t bit = uint64_t{1} << number % kFolioObjects, bits = mask;
-  const auto* object = static_cast<const char*>(objects[0]);
+  const size_t size = info.size;
+  const char* const start = d->first + folio * kFolioObjects * size;
+  const uint64_t valid = valid_in(info, folio), multiplier = info.multiplier;
+  uint64_t bits = mask, in_folio = number % kFolioObjects;
   unsigned i = 0;
   for (;;) {
-    if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, object, d->bin);
+    const uint64_t bit = uint64_t{1} << in_folio;
+    if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, objects[i], d->bin);
     bits |= bit;
     if (++i == count) break;
-    const auto* const next = static_cast<const char*>(objects[i]);
-    if (next == object + info.size) {
-      bit <<= 1;
-    } else if (next == object - info.size) {
-      bit >>= 1;
-    } else {
-      break;
-    }
-    if ((bit & valid_in(info, folio)) == 0) break;  // in the next folio, or beyond the last
-    object = next;
+    const auto offset = static_cast<size_t>(static_cast<const char*>(objects[i]) - start);
+    if (offset >= kFolioObjects * size) break;
+    in_folio = (offset * multiplier) >> kDivisionShift;
+    if (in_folio * size != offset || (valid >> in_folio & 1) == 0) break;
   }
   mask = bits;
   return i;
