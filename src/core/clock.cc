@@ -47,7 +47,7 @@ constinit Hint<uint64_t> next_tick{0};
 constinit Hint<uint64_t> no_thread_before{0};
 constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has polled by then, or it is held up
 constinit Hint<uint64_t> next_poll{0};
-constinit PurgeRound tick_round, bound_round;
+constinit PurgeRound tick_round;
 constinit Hint<bool> bins_done{false};          // by this tick
 constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
 constinit Hint<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
@@ -298,24 +298,13 @@ void note_work() {
 // chunk is looked at: where none of so many has a quarter to give, few have. (A heap of 100 GiB of which half was freed
 // at random looked at 51,000 of them in each slow call, and did not come to an end.)
 size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
-  PurgeStep step{PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true};
-  const PurgeStepDone done = purge_bins_step(process_store, bound_round, step);
-  size_t purged = done.purged;
+  const PurgeStepDone done = purge_step({PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true});
   *in_vain = !done.worthwhile;
-  if (purged < most_bytes) purged += purge_beyond_bins(step.which, most_bytes - purged);
-  if (purged >= most_bytes) return purged;
+  if (done.purged >= most_bytes) return done.purged;
   age_beyond_bins();
-  if (excess <= kExcessMost) return purged;
-  step = {PurgeWhich::kNow, most_bytes - purged, kWorthACall, kStepChunks, true};
-  purged += purge_bins_step(process_store, bound_round, step).purged;
-  return purged < most_bytes ? purged + purge_beyond_bins(step.which, most_bytes - purged) : purged;
-}
-
-// Without decay, all of it by the call that frees, page by page.
-size_t purge_all_excess(size_t excess) {
-  const size_t purged = purge_everything(PurgeWhich::kAged, excess);
-  age_everything();
-  return purged < excess ? purged + purge_everything(PurgeWhich::kNow, excess - purged) : purged;
+  if (excess <= kExcessMost) return done.purged;
+  const size_t rest = most_bytes - done.purged;
+  return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, kStepChunks, true}).purged;
 }
 
 FOLIO_NOINLINE void keep_bound() {
@@ -328,7 +317,9 @@ FOLIO_NOINLINE void keep_bound() {
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   bool in_vain = true;
-  const size_t purged = options.decay == 0 ? purge_all_excess(excess) : purge_for_bound(excess, most, &in_vain);
+  // Without decay all of it goes by the call that frees, page by page.
+  const size_t purged = options.decay == 0 ? purge_everything(PurgeWhich::kNow, excess)
+                                           : purge_for_bound(excess, most, &in_vain);
   if (purged != 0) note_purged_to_bound();
   note_pass(purged == 0 && in_vain);
 }

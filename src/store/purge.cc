@@ -204,7 +204,7 @@ bool any_dirty(Descriptor& d) {
   return any != 0;
 }
 
-size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, unsigned* refused) {
+size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   // The hint is lowered before the look: whatever is freed after it raises it again.
   lower_chunk(d, kDirty);
   Left left;
@@ -212,7 +212,6 @@ size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned 
   // What the kernel refused, as it does for locked pages, does not raise the hint: it is tried again when something of
   // the chunk is freed, or by retry_refused.
   if (left.refused) {
-    ++*refused;
     d.block->home->refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
   } else if (left.more || any_dirty(d)) {
     raise_chunk(d, kDirty);
@@ -265,40 +264,16 @@ bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, V
   return true;
 }
 
-template <class Visit>
-bool visit_dirty(Store& store, unsigned bin, Visit&& visit) {
-  return visit_dirty(store, bin, {}, {}, visit);
-}
-
 }  // namespace
-
-size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
-  const unsigned refused_most = most_bytes == ~size_t{0} ? ~0u : 64;
-  const unsigned first = store.first_to_purge.get();
-  size_t purged = 0;
-  unsigned refused = 0;  // chunks
-  for (unsigned i = 0; i < kBins - 1; ++i) {
-    const unsigned bin = (first + i) % (kBins - 1);
-    const bool all = visit_dirty(store, bin + 1, [&](Descriptor& d) {
-      purged += purge_chunk(d, which, most_bytes - purged, worth_shift, &refused);
-      return purged < most_bytes && refused < refused_most;
-    });
-    if (!all) {
-      store.first_to_purge.set(bin);
-      break;
-    }
-  }
-  return purged;
-}
 
 PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step) {
   const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point
   const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
   ChunkPlace now = start;
   PurgeStepDone done{};
-  unsigned refused = 0, checks = 0;
+  unsigned checks = 0;
   const auto visit = [&](Descriptor& d) {
-    done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift, &refused);
+    done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift);
     if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of it
     const unsigned dirty = age_chunk(d);
     if (dirty != 0 && dirty >= least_worth(d, step.worth_shift)) done.worthwhile = true;
@@ -321,6 +296,10 @@ PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& 
   return done;
 }
 
+size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes) {
+  return purge_bins_step(store, store.purged_to, {which, most_bytes, kChunkShift, ~0u, true}).purged;
+}
+
 void retry_refused(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
     if (!store.bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: as above
@@ -333,7 +312,7 @@ void retry_refused(Store& store) {
 
 void age_bins(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
-    visit_dirty(store, bin, [](Descriptor& d) {
+    visit_dirty(store, bin, {}, {}, [](Descriptor& d) {
       age_chunk(d);
       return true;
     });
