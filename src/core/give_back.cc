@@ -45,7 +45,6 @@ size_t collect_everything(const char* function) {
   depot_trim(true);
   retry_refused(process_store);
   purge_everything(PurgeWhich::kAll, kUnlimited);
-  huge_unmap_free();
   return page_counts.purged.get() - before;
 }
 

@@ -99,7 +99,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   }
   object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && huge_unmap_free()) object = large_alloc(size, alignment, zeroed);
+  if (object == nullptr && huge_purge(true, ~size_t{0}) != 0) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && give_back_chunks(size)) object = large_alloc(size, alignment, zeroed);
   clock_after_large_call();
@@ -145,7 +145,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   if (object == nullptr && give_back_chunks(kChunkBytes) && take_objects(process_store, bin, &object, 1, zero) == 0)
     object = nullptr;
   if (object == nullptr) object = allocate_in_larger_bin(bin);
-  if (object == nullptr && huge_unmap_free() && take_objects(process_store, bin, &object, 1, zero) == 0)
+  if (object == nullptr && huge_purge(true, ~size_t{0}) != 0 && take_objects(process_store, bin, &object, 1, zero) == 0)
     object = nullptr;
   clock_after_slow_call();
   return object == nullptr ? out_of_memory() : object;

@@ -2,10 +2,10 @@
 // chunks of address space, of which what the program may use is committed. A freed block waits, with its pages, in
 // lock-free stacks for its power of two and for how much of it is resident, in eighths, so that who comes next gets a
 // block with about the pages that it needs. The pages go by the same clock and bound as everything else, which
-// core/clock.cc decides. They are huge ones where the system's setting says so, unless huge_pages:never.
+// core/clock.cc decides; with the last one the block is unmapped. They are huge ones where the system's setting says so,
+// unless huge_pages:never.
 //
-// A block whose alignment is more than a chunk's is unmapped when freed: its kind would not be asked for again, and its
-// address space would pile up.
+// A block whose alignment is more than a chunk's is unmapped when freed, as its kind would not be asked for again.
 #pragma once
 
 #include <stddef.h>
@@ -66,12 +66,9 @@ inline HugeBlock* huge_at(const void* address) {
 HugeBlock* huge_beyond(const void* address);
 
 // Purges pages of waiting blocks, those that have waited longest first: of all, or of those that were freed before the
-// last huge_age(). Returns bytes, up to a chunk more than asked.
+// last huge_age(). A block whose last page goes is unmapped. Returns bytes, up to a chunk more than asked.
 size_t huge_purge(bool all, size_t most_bytes);
 void huge_age();
-
-// Gives the address space of waiting blocks back, for when it is short. True if there was any.
-bool huge_unmap_free();
 
 // Address space reserved for huge objects; bytes in live ones, and how many these are.
 size_t huge_reserved_bytes();
