@@ -321,13 +321,12 @@ FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* fun
 // Objects that are given, by folios: those of one go back by one instruction. A folio is found again by a table of what
 // was seen last at its place: two that share one cost an instruction more, now and then. (A search through the folios
 // found so far took 400 instructions an object where they were freed in random order; a hash table with chains 80.)
-template <unsigned most>
 struct Gathered {
-  static_assert(most < 256);
-  static constexpr unsigned kPlaces = most <= 64 ? 64 : 128;
-  Word* word[most + 1];      // from 1 on; 0 is none's
-  uint64_t mask[most + 1];   // objects of it
-  uint16_t place[most + 1];  // of the word in its descriptor
+  static constexpr unsigned kMost = kMagazineObjects, kPlaces = 128;
+  static_assert(kMost < 256);
+  Word* word[kMost + 1];      // from 1 on; 0 is none's
+  uint64_t mask[kMost + 1];   // objects of it
+  uint16_t place[kMost + 1];  // of the word in its descriptor
   uint8_t number_at[kPlaces] = {};
   unsigned n = 0;
 
@@ -362,8 +361,7 @@ struct Gathered {
 };
 
 // Gathers the object and those behind it that are its neighbours, up or down: they need no search. Returns how many.
-template <unsigned most>
-FOLIO_INLINE unsigned gather(Gathered<most>& gathered, const BinInfo& info, Descriptor* d, unsigned number,
+FOLIO_INLINE unsigned gather(Gathered& gathered, const BinInfo& info, Descriptor* d, unsigned number,
                              void* const* objects, unsigned count, const char* function) {
   const unsigned folio = number / kFolioObjects;
   uint64_t& mask = gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
@@ -391,18 +389,21 @@ FOLIO_INLINE unsigned gather(Gathered<most>& gathered, const BinInfo& info, Desc
 
 }  // namespace
 
-namespace {
+void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
+  const ObjectList list = {objects, count};
+  give_lists(bin, &list, 1, function);
+}
 
-// `most` folios are gathered at once; the stack frame is 18 bytes for each.
-template <unsigned most>
-FOLIO_INLINE void give_gathered(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
+// So many folios that the next list, or the next two, fit in where a heap is small; the stack frame is 18 bytes for
+// each. (As many as there are objects: 4.9 KiB of stack, on which a signal handler's 8 KiB run out.)
+void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
   Giving giving(bin, function);
   const BinInfo& info = giving.info;
-  Gathered<most> gathered;
+  Gathered gathered;
   Descriptor* d = nullptr;
   const char* chunk = nullptr;
   for (const ObjectList* list = lists; list != lists + n; ++list) {
-    if (n != 1 && gathered.n + list->count > most) {
+    if (gathered.n + list->count > Gathered::kMost) {
       gathered.give_to(giving);
       gathered.forget();
     }
@@ -422,19 +423,6 @@ FOLIO_INLINE void give_gathered(BinId bin, const ObjectList* lists, unsigned n, 
     }
   }
   gathered.give_to(giving);
-}
-
-}  // namespace
-
-void give_objects(BinId bin, void* const* objects, unsigned count, const char* function) {
-  const ObjectList list = {objects, count};
-  give_gathered<kMagazineObjects>(bin, &list, 1, function);
-}
-
-// So many folios that the next list, or the next two, fit in where a heap is small. (As many as there are objects: 4.9
-// KiB of stack, on which a signal handler's 8 KiB run out.)
-void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
-  give_gathered<kMagazineObjects>(bin, lists, n, function);
 }
 
 void give_object(BinId bin, void* object, const char* function) {
