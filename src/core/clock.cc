@@ -26,7 +26,6 @@ constinit CollectRequest collect_request;
 
 namespace {
 
-constexpr size_t kUnlimited = ~size_t{0};
 constexpr size_t kExcessSlack = size_t{256} << 10;  // so that the bound is kept by few calls, not by one for each free
 constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no second chances
 constexpr size_t kWorthAPoll = size_t{16} << 20;    // of live huge objects
@@ -241,8 +240,7 @@ bool sleep() {
 // threads have left goes now.
 void hand_over() {
   set_timekeeper(false);
-  cpu_caches_trim(true);
-  depot_trim(true);
+  empty_shared_caches();
   purge_everything(PurgeWhich::kAll, kUnlimited);
 }
 
@@ -369,7 +367,6 @@ void clock_after_large_call() {
 // (When live huge objects did not count here, a program of one thread that replaced ten objects of 20 MB by turns
 // touched all pages of each anew: 3.1 ms a turn in place of 0.12.)
 void clock_after_huge_free(size_t freed) {
-  cap_live_huge(huge_live_bytes());
   note_live_until_now(freed);
   if (const size_t excess = dirty_excess() == 0 ? 0 : learn_excess()) {
     const size_t aged = huge_purge(false, excess);
@@ -378,28 +375,16 @@ void clock_after_huge_free(size_t freed) {
   clock_after_large_call();
 }
 
-namespace {
-
-// Counts a call that thread caches do not. Returns whether it is one of those that look at the time.
-bool count_call() {
-  ThreadCache* const cache = thread_state.cache;
-  if (cache == nullptr) return true;
-  const uint32_t calls = cache->activity.get() + 1;
-  cache->activity.set(calls);
-  return polls_time(calls);
-}
-
-}  // namespace
-
-void clock_after_watched_free() {
-  count_call();
-  clock_after_slow_call();
-}
-
-// Nothing became dirty by it, so the bound is looked at by few of them too. (300 objects of up to 200 KB, replaced at
+// Little became dirty by it, so the bound is looked at by few of them too. (300 objects of up to 200 KB, replaced at
 // random: a tenth of their time.)
-void clock_after_cached_large_call() {
-  if (count_call()) clock_after_slow_call();
+void clock_after_light_call() {
+  ThreadCache* const cache = thread_state.cache;
+  if (cache != nullptr) {
+    const uint32_t calls = cache->activity.get() + 1;
+    cache->activity.set(calls);
+    if (!polls_time(calls)) return;
+  }
+  clock_after_slow_call();
 }
 
 bool clock_start_housekeeper() {

@@ -10,12 +10,6 @@
 
 namespace folio {
 
-namespace {
-
-constexpr size_t kUnlimited = ~size_t{0};
-
-}  // namespace
-
 // The stores bound the looks themselves.
 size_t purge_beyond_bins(PurgeWhich which, size_t most_bytes) {
   size_t purged = large_purge(which != PurgeWhich::kAged, most_bytes);
@@ -38,11 +32,15 @@ size_t purge_some(size_t bytes) {
   return purged < bytes ? purged + purge_everything(PurgeWhich::kAll, bytes - purged) : purged;
 }
 
+void empty_shared_caches() {
+  cpu_caches_trim(true);
+  depot_trim(true);
+}
+
 size_t collect_everything(const char* function) {
   const uint64_t before = page_counts.purged.get();
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
-  cpu_caches_trim(true);
-  depot_trim(true);
+  empty_shared_caches();
   retry_refused(process_store);
   purge_everything(PurgeWhich::kAll, kUnlimited);
   return page_counts.purged.get() - before;

@@ -33,9 +33,8 @@ inline bool dirty_over_floor() {
   const int64_t dirty = page_counts.dirty.get();
   return dirty > options.dirty_floor << 20 || options.decay == 0;
 }
-// What live huge objects have resident, as far as known: what a program has touched of them shows in no count.
+// What live huge objects have resident at most, as far as known: what a program has touched of them shows in no count.
 void set_live_huge(size_t bytes);
-void cap_live_huge(size_t bytes);        // there are no more than that
 void note_live_until_now(size_t bytes);  // of a huge object that was just freed
 inline constexpr int64_t kTolerated = int64_t{64} << 20;
 void set_timekeeper(bool runs);

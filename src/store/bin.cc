@@ -1,6 +1,6 @@
 // Takes objects out of folios, gives them back, and opens a chunk when no folio has room.
 //
-//   take_objects -> take_open -> take_from_chunk -> take_from_folio -> commit_objects, set_bits (occupancy),
+//   take_objects -> take_objects_in_open_chunks -> take_from_chunk -> take_from_folio -> commit_objects, set_bits (occupancy),
 //                                                                      note_taken (residency)
 //                -> open_chunk
 //   give_objects, give_lists -> gather -> Giving::give -> clear_bits (occupancy), note_given (residency)
@@ -81,10 +81,7 @@ unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsig
 // Lowers the dirty hint of a chunk in which nothing dirty was found, unless there is something by now.
 void repair_dirty(Descriptor& d) {
   lower_chunk(d, kDirty);
-  for (unsigned w = 0; w < kPageWords; ++w) {
-    // [hint] seq_cst: the second look after the hint was lowered; pairs with mark_dirty.
-    if (d.dirty(w).load(order::seq_cst) != 0) return raise_chunk(d, kDirty);
-  }
+  if (any_dirty(d)) raise_chunk(d, kDirty);
 }
 
 // Takes free objects of a page and more, all of whose pages are there.
@@ -183,16 +180,16 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
 
 // A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
 // chunk's address space and nothing else.
-Descriptor* open_chunk(Store& store, BinId bin) {
+bool open_chunk(Store& store, BinId bin) {
   constexpr unsigned kMany = 4;
   const bool many = store.of(bin).chunks.load(order::relaxed) >= kMany;  // relaxed: about how many
   char* chunk = acquire_chunk();
-  if (chunk == nullptr) return nullptr;
+  if (chunk == nullptr) return false;
   bool renewed = false;
   Descriptor* d = describe(store, chunk, bin, &renewed);
   if (d == nullptr) {
     return_chunk(chunk);
-    return nullptr;
+    return false;
   }
   d->set_backing(Backing::kSmall, forks.load(order::relaxed));  // relaxed: a hint
   if (many) make_whole(*d);
@@ -207,11 +204,13 @@ Descriptor* open_chunk(Store& store, BinId bin) {
     release_objects(*d, {0, d->info().objects}, change);
   }
   raise_new_chunk(*d);
-  return d;
+  return true;
 }
 
-// *why: there is room that cannot be used, for want of memory if there is any such.
-unsigned take_open(Store& store, BinId bin, void** objects, unsigned want, bool* zero, Commit* why) {
+}  // namespace
+
+unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero,
+                                     bool* refused) {
   // [blocks] acquire: pairs with block_for.
   HintBlock* const blocks = store.of(bin).blocks.load(order::acquire);
   unsigned got = has_pages_of_its_own(info_of(bin)) ? take_resident(blocks, objects, want) : 0;
@@ -226,19 +225,12 @@ unsigned take_open(Store& store, BinId bin, void** objects, unsigned want, bool*
         Commit here = Commit::kDone;
         got += take_from_chunk(*d, fullness, objects + got, want - got, got == 0 ? zero : nullptr, &here);
         if (here == Commit::kDone) continue;
-        if (*why != Commit::kRefused) *why = here;
+        if (here == Commit::kRefused && refused != nullptr) *refused = true;
         slot = window_slot(d->first) + 1;
       }
     }
   }
   return got;
-}
-
-}  // namespace
-
-unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
-  Commit why = Commit::kDone;
-  return take_open(store, bin, objects, want, zero, &why);
 }
 
 namespace {
@@ -265,15 +257,15 @@ void repair_next_chunks(Store& store, BinId bin) {
 
 unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
   for (;;) {
-    Commit why = Commit::kDone;
-    unsigned got = take_open(store, bin, objects, want, zero, &why);
+    bool refused = false;
+    unsigned got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
     if (got != 0) return got;
     // Stale hints that this look corrected, and those repaired here, may show room.
     repair_next_chunks(store, bin);
-    got = take_open(store, bin, objects, want, zero, &why);
+    got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
     if (got != 0) return got;
     // Where what is there cannot be used, another chunk could not be either.
-    if (why == Commit::kRefused || open_chunk(store, bin) == nullptr) return 0;
+    if (refused || !open_chunk(store, bin)) return 0;
   }
 }
 

@@ -196,14 +196,6 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   return batch.bytes();
 }
 
-bool any_dirty(Descriptor& d) {
-  uint64_t any = 0;
-  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: choose has to
-  // miss it too, which takes two stale reads
-  for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
-  return any != 0;
-}
-
 size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   // The hint is lowered before the look: whatever is freed after it raises it again.
   lower_chunk(d, kDirty);
