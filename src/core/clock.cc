@@ -316,8 +316,8 @@ FOLIO_NOINLINE void keep_bound() {
   const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   bool in_vain = true;
   // Without decay all of it goes by the call that frees, page by page.
-  const size_t purged = options.decay == 0 ? purge_everything(PurgeWhich::kNow, excess)
-                                           : purge_for_bound(excess, most, &in_vain);
+  const size_t purged =
+      options.decay == 0 ? purge_everything(PurgeWhich::kNow, excess) : purge_for_bound(excess, most, &in_vain);
   if (purged != 0) note_purged_to_bound();
   note_pass(purged == 0 && in_vain);
 }

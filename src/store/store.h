@@ -46,7 +46,7 @@ struct PurgeRound {
 
 struct Store {
   Bin bins[kBins];
-  Atomic<unsigned> watched;       // frees of all bins
+  Atomic<unsigned> watched;  // frees of all bins
   PurgeRound purged_to;
   CollapsePlace collapse;
 
