@@ -35,7 +35,8 @@ void* out_of_memory() {
   return nullptr;
 }
 
-// Address space or memory is short: a larger object that is there is better than none.
+// Address space or memory is short: a larger object that is there is better than none. (Of 64 MiB of address space full
+// of one size, every other object freed, the next smaller size gets 45 to 51 MiB; else none.)
 void* allocate_in_larger_bin(BinId bin) {
   for (unsigned i = index(bin) + 1; i < kBins; ++i) {
     void* object = nullptr;

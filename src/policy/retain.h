@@ -42,7 +42,8 @@ bool timekeeper_runs();
 
 // After a pass of the program's calls over what may be purged. When some in a row were in vain, because the kernel
 // refused, or because what is free lies too far scattered to be worth it, the next one waits until an eighth more is
-// dirty, 1 to 4 MiB, or for the next tick.
+// dirty, 1 to 4 MiB, or for the next tick. (Else each slow call looks in vain: beside 270 MiB that are free and locked
+// a large object was replaced in 4 to 6 us in place of 0.12.)
 void note_pass(bool in_vain);
 
 }  // namespace folio

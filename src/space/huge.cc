@@ -304,7 +304,7 @@ size_t purge_oldest_of(Waiting& w, bool all, size_t most, size_t purged) {
       w.old.push(block);
       break;
     }
-    // Not in the accounts meanwhile: a fork waits for the kernel's call to end, and the block is lost in the child then.
+    // Not in the accounts meanwhile: a fork waits for the kernel's call to end, and the child has lost the block then.
     count_waiting(*block, -1);
     const size_t gone = purge_block(*block, most - purged);
     purged += gone;

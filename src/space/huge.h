@@ -1,9 +1,9 @@
 // Huge objects: more than 8 MiB, or aligned to more than a chunk. Each has a block of its own: a power-of-two number of
 // chunks of address space, of which what the program may use is committed. A freed block waits, with its pages, in
 // lock-free stacks for its power of two and for how much of it is resident, in eighths, so that who comes next gets a
-// block with about the pages that it needs. The pages go by the same clock and bound as everything else, which
-// core/clock.cc decides; with the last one the block is unmapped. They are huge ones where the system's setting says so,
-// unless huge_pages:never.
+// block with about the pages that it needs. (By powers of two alone two threads that replace six objects of 4 to 30 MB
+// take 1.57 of the time.) The pages go by the same clock and bound as all else, which core/clock.cc decides; with the
+// last one the block is unmapped. They are huge ones where the system's setting says so, unless huge_pages:never.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed, as its kind would not be asked for again.
 #pragma once

@@ -1,8 +1,8 @@
 // Takes objects out of folios, gives them back, and opens a chunk when no folio has room.
 //
-//   take_objects -> take_objects_in_open_chunks -> take_from_chunk -> take_from_folio -> commit_objects, set_bits (occupancy),
-//                                                                      note_taken (residency)
+//   take_objects -> take_objects_in_open_chunks -> take_from_chunk -> take_from_folio
 //                -> open_chunk
+//   take_from_folio -> commit_objects, set_bits (occupancy), note_taken (residency)
 //   give_objects, give_lists -> gather -> Giving::give -> clear_bits (occupancy), note_given (residency)
 #include "store/bin.h"
 
@@ -110,7 +110,7 @@ unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
 
 // Objects of a page and more: those whose pages are there, before any that would have to be touched anew. Whichever
 // they are, their pages go one by one, so the order by fullness would gain nothing. The folios' own hints may be stale
-// then.
+// then. (Without it super server takes 1.36 (1.20 to 1.66) of the memory.)
 unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
   constexpr unsigned kInVainMost = 4;  // what is dirty may be parts of objects only
   unsigned got = 0, in_vain = 0;

@@ -31,9 +31,9 @@ inline constexpr unsigned kWorthACall = 2;
 
 // A step purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of
 // 1 / 2^worth_shift of the pages that they have to give, looks at no more than so many chunks, as the program's calls
-// must not look at every chunk of a large heap, and marks as aged what it leaves there. So what a chunk has free goes at
-// the second visit. The next step of its round goes on where it ended; with `around` it goes on itself from the first
-// chunk behind the last one, up to where it came in. Any thread, any time.
+// must not look at every chunk of a large heap, and marks as aged what it leaves there: so what a chunk has free goes
+// at the second visit. The next step of its round goes on where it ended; with `around` it goes on itself, behind the
+// last chunk with the first, up to where it came in. Any thread, any time.
 struct PurgeStep {
   PurgeWhich which;
   size_t most_bytes;
