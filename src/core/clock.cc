@@ -28,7 +28,6 @@ namespace {
 
 constexpr size_t kExcessSlack = size_t{256} << 10;  // so that the bound is kept by few calls, not by one for each free
 constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no second chances
-constexpr size_t kWorthAPoll = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
 constexpr unsigned kPollsAPeriod = 4;    // the housekeeper's
@@ -45,7 +44,6 @@ constexpr unsigned kGoneChecks = 16;  // for threads that are gone without a wor
 constinit Hint<uint64_t> next_tick{0};
 constinit Hint<uint64_t> no_thread_before{0};
 constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has polled by then, or it is held up
-constinit Hint<uint64_t> next_poll{0};
 constinit PurgeRound tick_round;
 constinit Hint<bool> bins_done{false};          // by this tick
 constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
@@ -125,34 +123,11 @@ void serve_requests() {
   ladder_poll();
 }
 
-// The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident; what it tells
-// without a file is the most that ever was. So all of them count, as far as the process has ever been so large. Returns
-// whether it was asked.
-bool learn_live_huge() {
-  constexpr uint64_t kEveryMs = 100;
-  const size_t live = huge_live_bytes();
-  if (live < kWorthAPoll) return false;
-  const uint64_t now = os::now_ms();
-  uint64_t due = next_poll.get();
-  // Whoever moves the time forward asks.
-  if (now < due || !next_poll.replace(due, now + kEveryMs)) return false;
-  const size_t peak = os::peak_resident_bytes();
-  const auto known = static_cast<size_t>(page_counts.resident.get());
-  const size_t rest = peak > known ? peak - known : 0;
-  set_live_huge(peak != 0 && rest < live ? rest : live);
-  return true;
-}
-
-size_t learn_excess() {
-  const size_t excess = dirty_over_bound();
-  return excess != 0 && learn_live_huge() ? dirty_over_bound() : excess;
-}
-
 // A poll of the housekeeper: while more is dirty than the bound allows, what was not used since the poll before goes,
 // as far as it is too much. With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.
 void poll() {
   serve_requests();
-  const size_t excess = learn_excess();
+  const size_t excess = dirty_over_bound();
   if (excess == 0) return;
   purge_everything(PurgeWhich::kAged, excess);
   age_everything();
@@ -280,7 +255,8 @@ void call_if_asleep() {
 // the next tick; then again when half of that is gone. Returns whether they were.
 bool drain_what_pins() {
   const int64_t live = live_resident();
-  if (live > recent_live() / 4 || live > drained_at.get() / 2) return false;
+  const auto huge = static_cast<int64_t>(huge_live_bytes());
+  if (live + huge > recent_live() / 4 || live > drained_at.get() / 2) return false;
   if (static_cast<int64_t>(cpu_caches_pin()) <= live / 2) return false;
   drained_at.set(live);
   cpu_caches_spare(true);
@@ -308,9 +284,9 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
 FOLIO_NOINLINE void keep_bound() {
   note_work();
   call_if_asleep();
-  size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
+  size_t excess = dirty_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
-  if (drain_what_pins()) excess = learn_excess();
+  if (drain_what_pins()) excess = dirty_excess();
   // In steps, larger the further it has got: 62 frees of scattered objects can free as many pages.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
@@ -368,7 +344,7 @@ void clock_after_large_call() {
 // touched all pages of each anew: 3.1 ms a turn in place of 0.12.)
 void clock_after_huge_free(size_t freed) {
   note_live_until_now(freed);
-  if (const size_t excess = dirty_excess() == 0 ? 0 : learn_excess()) {
+  if (const size_t excess = dirty_excess()) {
     const size_t aged = huge_purge(false, excess);
     if (aged < excess) huge_purge(true, excess - aged);
   }
