@@ -11,12 +11,6 @@ namespace folio {
 
 namespace {
 
-// What is left after one pass over a chunk.
-struct Left {
-  bool more = false;     // something free and resident that was not tried
-  bool refused = false;  // or that the kernel has refused to take
-};
-
 // A huge page is broken for an eighth of itself, not for a few pages: what it saves in misses of the TLB is lost with
 // them.
 constexpr unsigned kBreakShift = 3;
@@ -99,8 +93,7 @@ namespace {
 class Batch {
  public:
   // Purges no more than so many pages at once.
-  Batch(Descriptor& d, unsigned most, PageChange& change, Left* left)
-      : d_(d), chunk_(d), most_(most), change_(change), left_(left) {}
+  Batch(Descriptor& d, unsigned most, PageChange& change) : d_(d), chunk_(d), most_(most), change_(change) {}
 
   void add(Pages run) {
     const Objects objects = chunk_.on(run);
@@ -108,7 +101,6 @@ class Batch {
     const bool shared = count_ != 0 && objects.first < runs_[count_ - 1].objects.end;
     if (shared || held_ + run.count() > most_) purge();
     if (!claim_objects(d_, objects, change_)) {
-      left_->more = true;
       for (unsigned page = run.first; page < run.end; ++page) {
         if (!is_free(d_, page)) unmark_dirty(d_, page, change_);
       }
@@ -128,6 +120,7 @@ class Batch {
   }
 
   size_t bytes() const { return size_t{purged_ + held_} << chunk_.shift(); }  // purged, or about to be
+  bool refused() const { return refused_; }                                   // some of it, by the kernel
 
  private:
   static constexpr unsigned kRunsMost = 64;
@@ -137,7 +130,7 @@ class Batch {
   };
 
   void settle(const Run& run, bool gone) {
-    if (!gone) left_->refused = true;
+    if (!gone) refused_ = true;
     visit_words_of(run.pages, [&](unsigned w, uint64_t mask) {
       // Relaxed: the claim is held; the next taker comes after its release.
       d_.aged(w).fetch_and(~mask, order::relaxed);
@@ -155,7 +148,7 @@ class Batch {
   const ChunkPages chunk_;
   const unsigned most_;
   PageChange& change_;
-  Left* const left_;
+  bool refused_ = false;
   Run runs_[kRunsMost];
   os::PageRange ranges_[kRunsMost];
   unsigned count_ = 0, held_ = 0, purged_ = 0;  // runs; pages
@@ -170,7 +163,7 @@ unsigned least_worth(Descriptor& d, unsigned worth_shift) {
   return there >> worth_shift;
 }
 
-size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, Left* left) {
+size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, bool* refused) {
   PageChange change;
   Choice choice = choose(d, which, is_huge_page(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
   const size_t page = os::page_bytes();
@@ -186,26 +179,26 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   if (!spare && choice.count != 0) prepare_purge(d);
   // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
-  Batch batch(d, run_most, change, left);
+  Batch batch(d, run_most, change);
   for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
     batch.add(run);
     run = next_run(choice, run.end, run_most);
   }
   batch.purge();
-  if (batch.bytes() >= most_bytes) left->more = true;
+  *refused = batch.refused();
   return batch.bytes();
 }
 
 size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   // The hint is lowered before the look: whatever is freed after it raises it again.
   lower_chunk(d, kDirty);
-  Left left;
-  const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &left);
+  bool refused;
+  const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &refused);
   // What the kernel refused, as it does for locked pages, does not raise the hint: it is tried again when something of
   // the chunk is freed, or by retry_refused.
-  if (left.refused) {
+  if (refused) {
     d.block->home->refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
-  } else if (left.more || any_dirty(d)) {
+  } else if (any_dirty(d)) {
     raise_chunk(d, kDirty);
   }
   return purged;
