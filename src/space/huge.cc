@@ -83,7 +83,11 @@ unsigned part_of(unsigned order, size_t bytes) {
   return part < kParts ? static_cast<unsigned>(part) : kParts - 1;
 }
 
-Waiting& place_of(const HugeBlock& block) { return waiting[block.order][part_of(block.order, block.touched_bytes)]; }
+// By the largest power of two of chunks that it holds: one may have less than it was to have (new_block).
+Waiting& place_of(const HugeBlock& block) {
+  const unsigned order = highest_bit(block.reserved_bytes >> kChunkShift);
+  return waiting[order][part_of(order, block.touched_bytes)];
+}
 
 // Page accounts hold waiting blocks only: what a live huge object has touched is not known.
 void count_waiting(const HugeBlock& block, int64_t sign) {
@@ -171,8 +175,6 @@ HugeBlock* new_block(size_t size, size_t alignment) {
   block->base = static_cast<char*>(base);
   block->reserved_bytes = bytes;
   block->usable_bytes = block->touched_bytes = block->committed_bytes = 0;
-  // The largest power of two that it holds: the same number, except for one that is no power of two.
-  block->order = highest_bit(bytes >> kChunkShift);
   block->unmap_when_freed = alignment > kChunkBytes || bytes != kChunkBytes << order;
   block->state.store(kHugeFree, order::relaxed);  // relaxed: not published yet
   reserved.add(bytes);

@@ -27,7 +27,6 @@ struct HugeBlock {
   size_t touched_bytes;    // from base: what may be resident; beyond it everything reads as zero
   size_t committed_bytes;  // from base: what can be used; beyond it there is address space only
   Atomic<uint32_t> state;  // kHugeFree or kHugeLive
-  uint32_t order;          // reserved_bytes is at least 2^order chunks
   uint32_t freed_at;       // what huge_age() counted to when it was freed
   bool unmap_when_freed;
   bool seen;  // whoever frees it wants to know
