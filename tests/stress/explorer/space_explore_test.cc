@@ -354,10 +354,14 @@ class HugeScenario {
     }
     world_.reset();
     for (unsigned& n : freed) n = 0;
-    // A purge may have unmapped them.
+    // A purge may have unmapped them, and the world does not have their entries.
     for (HugeBlock* block : blocks_) {
       const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
       mmap(block->base, block->reserved_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+      for (size_t at = 0; at < block->reserved_bytes; at += kChunkBytes) {
+        const unsigned code = at == 0 ? kCodeHugeStart : kCodeHugeInside;
+        set_chunk(window_of(block->base), block->base + at, block, code);
+      }
     }
   }
 
