@@ -18,6 +18,9 @@ constexpr unsigned popcount(uint64_t x) {
 constexpr unsigned lowest_bit(uint64_t x) { return static_cast<unsigned>(__builtin_ctzll(x)); }
 constexpr unsigned highest_bit(uint64_t x) { return 63u - static_cast<unsigned>(__builtin_clzll(x)); }
 
+constexpr int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
 // n below 64.
 constexpr uint64_t rotated_right(uint64_t word, unsigned n) { return n == 0 ? word : word >> n | word << (64 - n); }
 

@@ -26,10 +26,8 @@ constinit CollectRequest collect_request;
 
 namespace {
 
-constexpr size_t kUnlimited = ~size_t{0};
 constexpr size_t kExcessSlack = size_t{256} << 10;  // so that the bound is kept by few calls, not by one for each free
 constexpr size_t kExcessMost = size_t{4} << 20;     // above it there are no second chances
-constexpr size_t kWorthAPoll = size_t{16} << 20;    // of live huge objects
 constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
 constexpr unsigned kPollsAPeriod = 4;    // the housekeeper's
@@ -46,8 +44,7 @@ constexpr unsigned kGoneChecks = 16;  // for threads that are gone without a wor
 constinit Hint<uint64_t> next_tick{0};
 constinit Hint<uint64_t> no_thread_before{0};
 constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has polled by then, or it is held up
-constinit Hint<uint64_t> next_poll{0};
-constinit PurgeRound tick_round, bound_round;
+constinit PurgeRound tick_round;
 constinit Hint<bool> bins_done{false};          // by this tick
 constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
 constinit Hint<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
@@ -126,34 +123,11 @@ void serve_requests() {
   ladder_poll();
 }
 
-// The bound on dirty memory follows what is live. Of huge objects only the kernel knows what is resident; what it tells
-// without a file is the most that ever was. So all of them count, as far as the process has ever been so large. Returns
-// whether it was asked.
-bool learn_live_huge() {
-  constexpr uint64_t kEveryMs = 100;
-  const size_t live = huge_live_bytes();
-  if (live < kWorthAPoll) return false;
-  const uint64_t now = os::now_ms();
-  uint64_t due = next_poll.get();
-  // Whoever moves the time forward asks.
-  if (now < due || !next_poll.replace(due, now + kEveryMs)) return false;
-  const size_t peak = os::peak_resident_bytes();
-  const auto known = static_cast<size_t>(page_counts.resident.get());
-  const size_t rest = peak > known ? peak - known : 0;
-  set_live_huge(peak != 0 && rest < live ? rest : live);
-  return true;
-}
-
-size_t learn_excess() {
-  const size_t excess = dirty_over_bound();
-  return excess != 0 && learn_live_huge() ? dirty_over_bound() : excess;
-}
-
 // A poll of the housekeeper: while more is dirty than the bound allows, what was not used since the poll before goes,
 // as far as it is too much. With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.
 void poll() {
   serve_requests();
-  const size_t excess = learn_excess();
+  const size_t excess = dirty_over_bound();
   if (excess == 0) return;
   purge_everything(PurgeWhich::kAged, excess);
   age_everything();
@@ -241,8 +215,7 @@ bool sleep() {
 // threads have left goes now.
 void hand_over() {
   set_timekeeper(false);
-  cpu_caches_trim(true);
-  depot_trim(true);
+  empty_shared_caches();
   purge_everything(PurgeWhich::kAll, kUnlimited);
 }
 
@@ -282,7 +255,8 @@ void call_if_asleep() {
 // the next tick; then again when half of that is gone. Returns whether they were.
 bool drain_what_pins() {
   const int64_t live = live_resident();
-  if (live > recent_live() / 4 || live > drained_at.get() / 2) return false;
+  const auto huge = static_cast<int64_t>(huge_live_bytes());
+  if (live + huge > recent_live() / 4 || live > drained_at.get() / 2) return false;
   if (static_cast<int64_t>(cpu_caches_pin()) <= live / 2) return false;
   drained_at.set(live);
   cpu_caches_spare(true);
@@ -298,37 +272,28 @@ void note_work() {
 // chunk is looked at: where none of so many has a quarter to give, few have. (A heap of 100 GiB of which half was freed
 // at random looked at 51,000 of them in each slow call, and did not come to an end.)
 size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
-  PurgeStep step{PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true};
-  const PurgeStepDone done = purge_bins_step(process_store, bound_round, step);
-  size_t purged = done.purged;
+  const PurgeStepDone done = purge_step({PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true});
   *in_vain = !done.worthwhile;
-  if (purged < most_bytes) purged += purge_beyond_bins(step.which, most_bytes - purged);
-  if (purged >= most_bytes) return purged;
+  if (done.purged >= most_bytes) return done.purged;
   age_beyond_bins();
-  if (excess <= kExcessMost) return purged;
-  step = {PurgeWhich::kNow, most_bytes - purged, kWorthACall, kStepChunks, true};
-  purged += purge_bins_step(process_store, bound_round, step).purged;
-  return purged < most_bytes ? purged + purge_beyond_bins(step.which, most_bytes - purged) : purged;
-}
-
-// Without decay, all of it by the call that frees, page by page.
-size_t purge_all_excess(size_t excess) {
-  const size_t purged = purge_everything(PurgeWhich::kAged, excess);
-  age_everything();
-  return purged < excess ? purged + purge_everything(PurgeWhich::kNow, excess - purged) : purged;
+  if (excess <= kExcessMost) return done.purged;
+  const size_t rest = most_bytes - done.purged;
+  return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, kStepChunks, true}).purged;
 }
 
 FOLIO_NOINLINE void keep_bound() {
   note_work();
   call_if_asleep();
-  size_t excess = dirty_excess() == 0 ? 0 : learn_excess();
+  size_t excess = dirty_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
-  if (drain_what_pins()) excess = learn_excess();
+  if (drain_what_pins()) excess = dirty_excess();
   // In steps, larger the further it has got: 62 frees of scattered objects can free as many pages.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   bool in_vain = true;
-  const size_t purged = options.decay == 0 ? purge_all_excess(excess) : purge_for_bound(excess, most, &in_vain);
+  // Without decay all of it goes by the call that frees, page by page.
+  const size_t purged =
+      options.decay == 0 ? purge_everything(PurgeWhich::kNow, excess) : purge_for_bound(excess, most, &in_vain);
   if (purged != 0) note_purged_to_bound();
   note_pass(purged == 0 && in_vain);
 }
@@ -378,37 +343,24 @@ void clock_after_large_call() {
 // (When live huge objects did not count here, a program of one thread that replaced ten objects of 20 MB by turns
 // touched all pages of each anew: 3.1 ms a turn in place of 0.12.)
 void clock_after_huge_free(size_t freed) {
-  cap_live_huge(huge_live_bytes());
   note_live_until_now(freed);
-  if (const size_t excess = dirty_excess() == 0 ? 0 : learn_excess()) {
+  if (const size_t excess = dirty_excess()) {
     const size_t aged = huge_purge(false, excess);
     if (aged < excess) huge_purge(true, excess - aged);
   }
   clock_after_large_call();
 }
 
-namespace {
-
-// Counts a call that thread caches do not. Returns whether it is one of those that look at the time.
-bool count_call() {
-  ThreadCache* const cache = thread_state.cache;
-  if (cache == nullptr) return true;
-  const uint32_t calls = cache->activity.get() + 1;
-  cache->activity.set(calls);
-  return polls_time(calls);
-}
-
-}  // namespace
-
-void clock_after_watched_free() {
-  count_call();
-  clock_after_slow_call();
-}
-
-// Nothing became dirty by it, so the bound is looked at by few of them too. (300 objects of up to 200 KB, replaced at
+// Little became dirty by it, so the bound is looked at by few of them too. (300 objects of up to 200 KB, replaced at
 // random: a tenth of their time.)
-void clock_after_cached_large_call() {
-  if (count_call()) clock_after_slow_call();
+void clock_after_light_call() {
+  ThreadCache* const cache = thread_state.cache;
+  if (cache != nullptr) {
+    const uint32_t calls = cache->activity.get() + 1;
+    cache->activity.set(calls);
+    if (!polls_time(calls)) return;
+  }
+  clock_after_slow_call();
 }
 
 bool clock_start_housekeeper() {

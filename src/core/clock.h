@@ -33,10 +33,8 @@ void clock_after_slow_call();
 // cache, and a free of a huge object.
 void clock_after_large_call();
 void clock_after_huge_free(size_t freed);  // bytes of the object; 0 if its pages moved on
-// After a malloc or free of a large object that hit the CPU cache.
-void clock_after_cached_large_call();
-// After a free of a watched object (store/watch.h).
-void clock_after_watched_free();
+// After a malloc or free of a large object that hit the CPU cache, and a free of a watched object (store/watch.h).
+void clock_after_light_call();
 
 // Sees to it that a housekeeper runs, unless it is off. False if there can be none. Calls functions of the libc that
 // take locks: not for a malloc or free.

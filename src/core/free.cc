@@ -80,7 +80,7 @@ void release_watched(void* object, BinId bin, const char* function) {
   if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);
   give_object(bin, object, function);
   watch_free(process_store, bin, object);
-  clock_after_watched_free();
+  clock_after_light_call();
 }
 
 void release_guarded(void* object, const char* function) {
@@ -119,7 +119,7 @@ void release_slow(void* object, const char* function) {
     const unsigned granules = large_park(object, &seen);
     if (granules == 0) return report_large(object, function);
     if (seen) seam_freed(object);
-    if (cpu_cache_put_large(object, granules)) return clock_after_cached_large_call();
+    if (cpu_cache_put_large(object, granules)) return clock_after_light_call();
     return clock_after_large_call();
   }
   if (code == kCodeGuarded) return release_guarded(object, function);

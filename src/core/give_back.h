@@ -7,20 +7,26 @@
 
 namespace folio {
 
+inline constexpr size_t kUnlimited = ~size_t{0};
+
 // Chunks that one step looks at: 0.4 us each where their descriptors are in no cache.
 inline constexpr unsigned kStepChunks = 64;
 
-// Purges what is free of everything; of chunks what is worth it (purge.h). Returns bytes.
-size_t purge_everything(PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
+// Purges what is free of everything. Returns bytes.
+size_t purge_everything(PurgeWhich which, size_t most_bytes);
 
 // Purges up to about so many bytes that are free, aged ones rather. Goes on where the last call stopped, so that many
 // calls look at each chunk as often as one would. Returns bytes.
 size_t purge_some(size_t bytes);
 
+// Empties CPU caches and depot.
+void empty_shared_caches();
+
 // Everything that can go now. Returns bytes given back.
 size_t collect_everything(const char* function);
 
-// The part of it that is free large and huge objects.
+// A step of that: of the bins' chunks as purge_bins_step, then of free large and huge objects; or only of these.
+PurgeStepDone purge_step(const PurgeStep& step);
 size_t purge_beyond_bins(PurgeWhich which, size_t most_bytes);
 
 }  // namespace folio

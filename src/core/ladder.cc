@@ -15,14 +15,7 @@ constinit LimitRequest limit_request;
 
 namespace {
 
-constexpr size_t kUnlimited = ~size_t{0};
-
 constinit Atomic<bool> tight{false};  // caches have been emptied, and keep little
-
-void empty_shared_caches() {
-  cpu_caches_trim(true);
-  depot_trim(true);
-}
 
 // The second rung, at its beginning and end.
 void follow(Level level) {

@@ -1,7 +1,6 @@
 // The constructor, the destructor, the child's fork handler, and the first slow call, which reads the options.
 #include "core/lifecycle.h"
 
-#include "base/text.h"
 #include "cache/cpu_cache.h"
 #include "cache/thread_caches.h"
 #include "config/options.h"
@@ -21,12 +20,6 @@ namespace {
 void complain(const char* line, size_t length) {
   os::write_error(line, length);
   os::write_error("\n", 1);
-}
-
-void complain_of(const char* what) {
-  Text line;
-  line << "folio: " << what;
-  complain(line.data(), line.length());
 }
 
 // The child has the calling thread, and those that handlers of the program's which ran before this one have started. No
@@ -77,7 +70,9 @@ bool start_slow() {
   const char* path;
   const size_t length = option_path(options.profile_file, &path);
   if (length != 0 && !profile_file_open(path, length)) {
-    complain_of("the file of the profile cannot be made (option profile_file): samples stay in memory");
+    constexpr char kWhat[] =
+        "folio: the file of the profile cannot be made (option profile_file): samples stay in memory";
+    complain(kWhat, sizeof kWhat - 1);
   }
   seam_mode.store(kOpen, order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
   return options.profile != 0 && seam_close(static_cast<uint64_t>(options.profile));

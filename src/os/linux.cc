@@ -351,10 +351,4 @@ size_t program_path(char* text, size_t bytes) {
   return failed(length) ? 0 : static_cast<size_t>(length);
 }
 
-size_t peak_resident_bytes() {
-  rusage usage{};
-  // Of the thread, since that of the process is a walk over all of its threads; the peak is the process's in both.
-  return failed(call(SYS_getrusage, RUSAGE_THREAD, &usage)) ? 0 : static_cast<size_t>(usage.ru_maxrss) << 10;
-}
-
 }  // namespace folio::os

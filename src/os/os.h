@@ -221,7 +221,4 @@ size_t physical_bytes();
 // Resident bytes of the process, 0 if unknown. Reads a file of the system: for statistics only.
 size_t resident_bytes();
 
-// The most that the process ever had resident, or more; 0 if unknown. Opens no file.
-size_t peak_resident_bytes();
-
 }  // namespace folio::os

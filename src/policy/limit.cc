@@ -1,6 +1,7 @@
 // Turns the options into bytes, compares what is held with the limits, and notes the level.
 #include "policy/limit.h"
 
+#include "base/bits.h"
 #include "base/text.h"
 #include "os/os.h"
 #include "policy/cgroup.h"
@@ -16,9 +17,6 @@ namespace {
 
 // After a pass that gave back less than it should: what was held and dirty. 0: the last pass was not in vain.
 constinit Hint<int64_t> vain_held{0}, vain_dirty{0};
-
-int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
-int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // What more is held or dirty after a pass in vain before there is another one.
 int64_t step_of(int64_t soft) { return most_of(least_of(soft / 128, int64_t{1} << 20), int64_t{128} << 10); }

@@ -1,6 +1,7 @@
 // Computes the bound on dirty memory from what is live, what was live lately, and what large objects may want again.
 #include "policy/retain.h"
 
+#include "base/bits.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -8,7 +9,6 @@ namespace folio {
 namespace {
 
 constinit Hint<bool> timekeeper{false};
-constinit Hint<int64_t> live_huge{0};
 constinit Hint<int64_t> most_live{0};              // since the last tick
 constinit Hint<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
 constinit Hint<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
@@ -19,10 +19,8 @@ constexpr unsigned kInVainMost = 2;
 constexpr int64_t kWaitLeast = int64_t{1} << 20, kWaitMost = int64_t{4} << 20;
 constinit Hint<int64_t> wait_until{0};  // after so many: what must be dirty before the next one
 
-int64_t live_bytes(int64_t dirty) { return page_counts.resident.get() - dirty + live_huge.get(); }
-
-int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
-int64_t least_of(int64_t a, int64_t b, int64_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
+int64_t live_huge() { return static_cast<int64_t>(page_counts.huge_live.get()); }
+int64_t live_now() { return live_resident() + live_huge(); }
 
 // Returns the most there is then.
 int64_t raise(Hint<int64_t>& most, int64_t live) {
@@ -37,31 +35,23 @@ int64_t raise(Hint<int64_t>& most, int64_t live) {
 void set_timekeeper(bool runs) { timekeeper.set(runs); }
 bool timekeeper_runs() { return timekeeper.get(); }
 
-void set_live_huge(size_t bytes) { live_huge.set(static_cast<int64_t>(bytes)); }
-
-void cap_live_huge(size_t bytes) {
-  const auto cap = static_cast<int64_t>(bytes);
-  if (live_huge.get() > cap) live_huge.set(cap);
-}
-
 // No more than can be tolerated for it: a sparse object has touched little of its bytes.
 void note_live_until_now(size_t bytes) {
-  const auto most = static_cast<size_t>(kTolerated);
-  raise(most_live, live_resident() + static_cast<int64_t>(bytes < most ? bytes : most));
+  raise(most_live, live_now() + least_of(static_cast<int64_t>(bytes), kTolerated));
 }
 
-int64_t live_resident() { return live_bytes(page_counts.dirty.get()); }
+int64_t live_resident() { return page_counts.resident.get() - page_counts.dirty.get(); }
 
 int64_t recent_live() { return most_live.get(); }
 
 void forget_recent_live() {
-  most_live.set(live_resident());
+  most_live.set(live_now());
   regrown.set(0);
   passes_in_vain.set(0);
   wait_until.set(0);
 }
 
-void note_purged_to_bound() { purged_to.set(live_resident()); }
+void note_purged_to_bound() { purged_to.set(live_now()); }
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
 
@@ -71,13 +61,15 @@ size_t dirty_over_bound() {
   if (dirty < wait_until.get()) return 0;
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   if (dirty <= floor) return 0;
-  const int64_t live = live_bytes(dirty);
+  const int64_t live = live_now();
   const int64_t recent = raise(most_live, live);
   const int64_t wanted_again = raise(regrown, live - purged_to.get());
-  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, recent - live, kTolerated);
-  const int64_t back = least_of(recent, recent + recent / 4 - live, kTolerated);  // may come back
-  const int64_t large = least_of(page_counts.dirty_large.get(), most_of(back, 2 * live), kTolerated);
-  const int64_t bound = most_of(most_of(large, 0) + most_of(floor, live / 4), floor + again);
+  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, kTolerated));
+  const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
+  const int64_t huge = live_huge();
+  const int64_t share = least_of(most_of(back, 2 * live), kTolerated) + least_of(huge / 4, 4 * kTolerated);
+  const int64_t large = most_of(least_of(page_counts.dirty_large.get(), share), 0);
+  const int64_t bound = most_of(large + most_of(floor, (live - huge) / 4), floor + again);
   const int64_t excess = dirty - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }
@@ -91,8 +83,7 @@ void note_pass(bool in_vain) {
   const int64_t dirty = page_counts.dirty.get();
   // At most what costs as much to free as such a pass, of few chunks, costs: a heap that is freed in random order has
   // nowhere a quarter of a chunk to give, and soon everywhere. (Without that bound 100 MiB of 256 stayed, not 75.)
-  const int64_t wait = most_of(kWaitLeast, dirty / 8 < kWaitMost ? dirty / 8 : kWaitMost);
-  wait_until.set(dirty + wait);
+  wait_until.set(dirty + most_of(kWaitLeast, least_of(dirty / 8, kWaitMost)));
 }
 
 }  // namespace folio

@@ -21,14 +21,13 @@ using BlockStack = TaggedStack<HugeBlock, kBlockAlignShift>;
 struct Waiting {
   BlockStack fresh, old;
 };
-// By power of two, and by how many eighths of it may be resident; and those of which nothing is.
+// By power of two, and by how many eighths of it may be resident.
 constexpr unsigned kParts = 8;
 constinit Waiting waiting[kHugeOrders][kParts];
-constinit BlockStack clean_blocks[kHugeOrders];
 constinit Counter<int64_t> waiting_bytes{0};  // that may be resident
 constinit Counter<uint32_t> age_now{0};       // what huge_age() counts
 // Descriptors whose address space is gone.
-constinit TaggedStack<HugeBlock, kBlockAlignShift> spare_descriptors;
+constinit BlockStack spare_descriptors;
 constinit Counter<size_t> reserved{0};
 constinit Counter<size_t> live_count{0};
 
@@ -84,24 +83,35 @@ unsigned part_of(unsigned order, size_t bytes) {
   return part < kParts ? static_cast<unsigned>(part) : kParts - 1;
 }
 
-Waiting& place_of(const HugeBlock& block) { return waiting[block.order][part_of(block.order, block.touched_bytes)]; }
-
-void put_waiting(HugeBlock& block) {
-  (block.touched_bytes == 0 ? clean_blocks[block.order] : place_of(block).fresh).push(&block);
+// By the largest power of two of chunks that it holds: one may have less than it was to have (new_block).
+Waiting& place_of(const HugeBlock& block) {
+  const unsigned order = highest_bit(block.reserved_bytes >> kChunkShift);
+  return waiting[order][part_of(order, block.touched_bytes)];
 }
 
-HugeBlock* pop_if_any(BlockStack& stack) { return stack.peek_empty() ? nullptr : stack.pop(); }
+// Page accounts hold waiting blocks only: what a live huge object has touched is not known.
+void count_waiting(const HugeBlock& block, int64_t sign) {
+  count_resident(sign * static_cast<int64_t>(block.touched_bytes));
+  count_dirty(sign * static_cast<int64_t>(block.touched_bytes), true);
+  waiting_bytes.add(sign * static_cast<int64_t>(block.touched_bytes));
+}
+
+void put_waiting(HugeBlock& block) {
+  count_waiting(block, 1);
+  place_of(block).fresh.push(&block);
+}
 
 HugeBlock* pop(unsigned order, unsigned part) {
-  HugeBlock* block = pop_if_any(waiting[order][part].fresh);
-  return block != nullptr ? block : pop_if_any(waiting[order][part].old);
+  HugeBlock* block = waiting[order][part].fresh.pop();
+  if (block == nullptr) block = waiting[order][part].old.pop();
+  if (block != nullptr) count_waiting(*block, -1);
+  return block;
 }
 
 // While it turns `fresh` round, a thread that finds both empty reserves another block. If this thread never runs again,
 // these waiting blocks are lost.
 HugeBlock* pop_oldest(Waiting& w) {
-  if (HugeBlock* block = pop_if_any(w.old)) return block;
-  if (w.fresh.peek_empty()) return nullptr;
+  if (HugeBlock* block = w.old.pop()) return block;
   HugeBlock* next = nullptr;
   for (HugeBlock* block = w.fresh.pop_all(); block != nullptr; block = next) {
     next = block->link.load(order::relaxed);  // relaxed: the list is ours
@@ -124,43 +134,29 @@ HugeBlock* get_waiting(unsigned order, size_t bytes) {
       }
     }
   }
-  HugeBlock* block = pop(order, 0);  // with few pages
-  return block != nullptr ? block : pop_if_any(clean_blocks[order]);
+  return pop(order, 0);  // with few pages
 }
 
-// Page accounts hold waiting blocks only: what a live huge object has touched is not known.
-void count_waiting(const HugeBlock& block, int64_t sign) {
-  count_resident(sign * static_cast<int64_t>(block.touched_bytes));
-  count_dirty(sign * static_cast<int64_t>(block.touched_bytes), true);
-  waiting_bytes.add(sign * static_cast<int64_t>(block.touched_bytes));
-}
-
-// Pages of a waiting block that the caller owns: the last ones, `most` bytes and what is left of a huge page, of which
-// the kernel would make a whole one again. 0 if the kernel refuses. Not in the accounts meanwhile: a fork waits for the
-// kernel's call to end, and the block is lost in the child then.
+// Purges pages of a block that waited and is the caller's: the last ones, `most` bytes and what is left of a huge page,
+// of which the kernel would make a whole one again. Where that is all, or the kernel refuses, as it does for locked
+// pages, it is unmapped; where that cannot be either, for want of a mapping to split, it waits on. Returns bytes.
 size_t purge_block(HugeBlock& block, size_t most) {
   const size_t touched = block.touched_bytes;
   const size_t kept = touched > most ? round_down(touched - most, kChunkBytes) : 0;
-  count_waiting(block, -1);
-  const bool gone = purge_pages(block.base + kept, touched - kept);
-  if (gone) block.touched_bytes = kept;
-  count_waiting(block, 1);
-  return gone ? touched - kept : 0;
-}
-
-// Unmaps a waiting block that the caller owns. False if the kernel refuses.
-bool give_back(HugeBlock* block, size_t* purged) {
-  const size_t touched = block->touched_bytes;
-  count_waiting(*block, -1);
-  if (unmap_block(block)) {
-    *purged += touched;
-    return true;
+  const bool parted = kept != 0 && purge_pages(block.base + kept, touched - kept);
+  if (!parted && unmap_block(&block)) {
+    page_counts.purged.add(touched);
+    return touched;
   }
-  count_waiting(*block, 1);
-  return false;
+  const size_t left = parted ? kept : purge_pages(block.base, touched) ? 0 : touched;
+  block.touched_bytes = left;
+  count_waiting(block, 1);
+  (parted ? place_of(block).old : place_of(block).fresh).push(&block);
+  return touched - left;
 }
 
-HugeBlock* reserve_block(size_t size, size_t alignment) {
+// A block of its own for `size` bytes, whole pages, which are usable then.
+HugeBlock* new_block(size_t size, size_t alignment) {
   const unsigned order = log2_ceil(chunks_of(size));
   // A power of two leaves room to grow in place; where address space is short, what is needed must do.
   size_t bytes = kChunkBytes << order;
@@ -178,34 +174,24 @@ HugeBlock* reserve_block(size_t size, size_t alignment) {
   }
   block->base = static_cast<char*>(base);
   block->reserved_bytes = bytes;
-  block->touched_bytes = block->committed_bytes = 0;
-  // The largest power of two that it holds: the same number, except for one that is no power of two.
-  block->order = highest_bit(bytes >> kChunkShift);
+  block->usable_bytes = block->touched_bytes = block->committed_bytes = 0;
   block->unmap_when_freed = alignment > kChunkBytes || bytes != kChunkBytes << order;
   block->state.store(kHugeFree, order::relaxed);  // relaxed: not published yet
-  if (!enter(*block, kCodeHugeStart, kCodeHugeInside)) {
-    enter(*block, kCodeNone, kCodeNone);
-    os::unreserve(base, bytes);
-    spare_descriptors.push(block);
-    return nullptr;
-  }
   reserved.add(bytes);
+  const bool entered = enter(*block, kCodeHugeStart, kCodeHugeInside);
   // A block that is committed in part is two mappings, of which the kernel grants a process 65,530 in all. Where there
   // are many, the whole is committed, and merges with its neighbours.
   constexpr size_t kMany = 256;
-  if (live_count.get() >= kMany) commit(*block, bytes);
-  return block;
+  if (entered && live_count.get() >= kMany) commit(*block, bytes);
+  if (entered && commit(*block, size)) return block;
+  if (!unmap_block(block) && entered) put_waiting(*block);
+  return nullptr;
 }
 
-// Pages from `bytes` on go: the program did not ask for them.
-void trim_all(HugeBlock& block, size_t bytes) {
-  if (block.touched_bytes <= bytes) return;
-  if (purge_pages(block.base + bytes, block.touched_bytes - bytes)) block.touched_bytes = bytes;
-}
-
-// The same, where it is worth a system call.
+// Pages from `bytes` on go, as the program did not ask for them, where it is worth a system call.
 void trim(HugeBlock& block, size_t bytes) {
-  if (block.touched_bytes > bytes + bytes / 4) trim_all(block, bytes);
+  if (block.touched_bytes <= bytes + bytes / 4) return;
+  if (purge_pages(block.base + bytes, block.touched_bytes - bytes)) block.touched_bytes = bytes;
 }
 
 void set_usable(HugeBlock& block, size_t bytes) {
@@ -220,79 +206,23 @@ void touch(HugeBlock& block) {
   if (block.touched_bytes < most) block.touched_bytes = most;
 }
 
-}  // namespace
-
-namespace {
-
-bool unmap_all(BlockStack& stack) {
-  bool any = false;
-  HugeBlock* next = nullptr;
-  for (HugeBlock* block = stack.peek_empty() ? nullptr : stack.pop_all(); block != nullptr; block = next) {
-    next = block->link.load(order::relaxed);  // relaxed: the list is ours
-    size_t purged = 0;
-    if (give_back(block, &purged)) {
-      any = true;
-    } else {
-      put_waiting(*block);
-    }
-  }
-  return any;
-}
-
-}  // namespace
-
-// Address space may be limited: what waits is worth less than a new object.
-bool huge_unmap_free() {
-  bool any = false;
-  for (unsigned o = 0; o < kHugeOrders; ++o) {
-    any = unmap_all(clean_blocks[o]) || any;
-    for (Waiting& w : waiting[o]) {
-      any = unmap_all(w.fresh) || any;
-      any = unmap_all(w.old) || any;
-    }
-  }
-  return any;
-}
-
-namespace {
-
-// A block of its own for `bytes`, which are usable then.
-HugeBlock* new_block(size_t bytes, size_t alignment) {
-  HugeBlock* block = reserve_block(bytes, alignment);
-  if (block == nullptr || commit(*block, bytes)) return block;
-  if (!unmap_block(block)) put_waiting(*block);
-  return nullptr;
-}
-
-}  // namespace
-
-namespace {
-
 // As huge_alloc, for an object that takes the place of one of `replaced` bytes.
 HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   if (size > PTRDIFF_MAX) return nullptr;
   const size_t bytes = round_up(size == 0 ? 1 : size, os::page_bytes());
   const unsigned order = log2_ceil(chunks_of(bytes));
   if (order >= kHugeOrders) return nullptr;
-  HugeBlock* block = nullptr;
-  if (alignment <= kChunkBytes) {
-    block = get_waiting(order, bytes);
-    if (block != nullptr && !commit(*block, bytes)) {
-      put_waiting(*block);
-      block = nullptr;
-    }
-    if (block != nullptr) count_waiting(*block, -1);
+  HugeBlock* block = alignment <= kChunkBytes ? get_waiting(order, bytes) : nullptr;
+  const bool room = has_room_for_large(bytes > replaced ? bytes - replaced : 0);
+  if (block != nullptr && !(room && commit(*block, bytes))) {
+    put_waiting(*block);
+    block = nullptr;
   }
-  if (!has_room_for_large(bytes > replaced ? bytes - replaced : 0)) {
-    if (block != nullptr) {
-      count_waiting(*block, 1);
-      put_waiting(*block);
-    }
-    return nullptr;
-  }
+  if (!room) return nullptr;
   const size_t align = alignment < kChunkBytes ? kChunkBytes : alignment;
   if (block == nullptr) block = new_block(bytes, align);
-  if (block == nullptr && huge_unmap_free()) block = new_block(bytes, align);
+  // Address space may be limited: what waits is worth less than a new object.
+  if (block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
   if (block == nullptr) return nullptr;
   trim(*block, bytes);
   block->usable_bytes = 0;
@@ -318,7 +248,6 @@ bool huge_free(HugeBlock* block) {
   page_counts.huge_live.sub(block->usable_bytes);
   if (block->unmap_when_freed && unmap_block(block)) return true;
   block->freed_at = age_now.get();
-  count_waiting(*block, 1);
   put_waiting(*block);
   return true;
 }
@@ -358,12 +287,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   }
   if (target->touched_bytes < bytes) target->touched_bytes = bytes;
   if (moved == bytes && target->committed_bytes < bytes) target->committed_bytes = bytes;
-  if (moved == bytes) {
-    // Its pages are gone, but for a tail beyond them that the kernel may not purge.
-    trim_all(*block, bytes);
-    if (block->touched_bytes <= bytes) block->touched_bytes = 0;
-    set_usable(*block, 0);
-  }
+  if (moved == bytes) block->unmap_when_freed = true;  // nothing is left to wait for the next
   if (leaves != nullptr) leaves(block->base);
   target->seen = block->seen;
   huge_free(block);
@@ -372,53 +296,34 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
 
 namespace {
 
-constexpr unsigned kRefusedMost = 64;  // by the kernel: then all may be locked
-
-struct HugePurge {
-  bool all;
-  size_t most;
-  size_t purged = 0;
-  HugeBlock* refused = nullptr;  // a list
-  unsigned refusals = 0;
-  bool over() const { return purged >= most || refusals == kRefusedMost; }
-};
-
-void purge_oldest_of(Waiting& w, HugePurge& p) {
-  while (!p.over()) {
+// Returns how much has gone with what had before.
+size_t purge_oldest_of(Waiting& w, bool all, size_t most, size_t purged) {
+  constexpr unsigned kRefusedMost = 64;  // by the kernel: then all may be locked
+  for (unsigned refused = 0; purged < most && refused < kRefusedMost;) {
     HugeBlock* const block = pop_oldest(w);
-    if (block == nullptr) return;
-    if (!p.all && block->freed_at == age_now.get()) return w.old.push(block);
-    const size_t gone = purge_block(*block, p.most - p.purged);
-    p.purged += gone;
-    if (gone == 0) {
-      // Locked pages go only with their mapping, and would all come at once with the next one: after two ticks,
-      // therefore.
-      if (!p.all && give_back(block, &p.purged)) continue;
-      ++p.refusals;
-      block->link.store(p.refused, order::relaxed);  // relaxed: the list is ours
-      p.refused = block;
-    } else if (block->touched_bytes == 0) {
-      put_waiting(*block);
-    } else {
-      place_of(*block).old.push(block);
+    if (block == nullptr) break;
+    if (!all && block->freed_at == age_now.get()) {
+      w.old.push(block);
+      break;
     }
+    // Not in the accounts meanwhile: a fork waits for the kernel's call to end, and the child has lost the block then.
+    count_waiting(*block, -1);
+    const size_t gone = purge_block(*block, most - purged);
+    purged += gone;
+    refused += gone == 0 ? 1 : 0;
   }
+  return purged;
 }
 
 }  // namespace
 
 size_t huge_purge(bool all, size_t most_bytes) {
-  if (waiting_bytes.get() <= 0) return 0;
-  HugePurge p{all, most_bytes};
+  size_t purged = 0;
+  if (waiting_bytes.get() <= 0) return purged;
   for (auto& parts : waiting) {
-    for (Waiting& w : parts) purge_oldest_of(w, p);
+    for (Waiting& w : parts) purged = purge_oldest_of(w, all, most_bytes, purged);
   }
-  HugeBlock* next = nullptr;
-  for (HugeBlock* block = p.refused; block != nullptr; block = next) {
-    next = block->link.load(order::relaxed);  // relaxed: the list is ours
-    put_waiting(*block);
-  }
-  return p.purged;
+  return purged;
 }
 
 void huge_age() { age_now.add(1); }

@@ -105,9 +105,8 @@ struct Descriptor {
 static_assert(sizeof(Descriptor) % sizeof(Word) == 0);
 
 inline size_t Descriptor::bytes_for(BinId bin) {
-  Descriptor shape{};
-  shape.bin = bin;
-  return sizeof(Descriptor) + (size_t{shape.info().words_before_occupancy} + shape.info().folios) * sizeof(Word);
+  const BinInfo& info = info_of(bin);
+  return sizeof(Descriptor) + (size_t{info.words_before_occupancy} + info.folios) * sizeof(Word);
 }
 
 // Objects of a page and more: each of them has pages that no other one touches.

@@ -12,23 +12,17 @@
 
 namespace folio {
 
+// The next of a bin's chunks from a place on, which moves behind it; null behind the last one, *block too.
+Descriptor* next_chunk(HintBlock** block, unsigned* slot);
+
 // Calls visit(descriptor) for each open chunk of the bin until it returns false.
 template <class Visit>
 void visit_chunks(Store& store, BinId bin, Visit&& visit) {
-  // [blocks] acquire: pairs with block_for.
-  for (HintBlock* block = store.of(bin).blocks.load(order::acquire); block != nullptr; block = block->next) {
-    for (unsigned w = 0; w < kWindowChunks / 64; ++w) {
-      // Relaxed: an index; chunk_in sees what is there.
-      for (uint64_t rest = block->opened[w].load(order::relaxed); rest != 0; rest &= rest - 1) {
-        Descriptor* const d = chunk_in(*block, w * 64 + lowest_bit(rest));
-        if (d != nullptr && !visit(*d)) return;
-      }
-    }
+  HintBlock* block = store.of(bin).blocks.load(order::acquire);  // [blocks] acquire: pairs with block_for
+  unsigned slot = 0;
+  for (Descriptor* d; (d = next_chunk(&block, &slot)) != nullptr && visit(*d);) {
   }
 }
-
-// The next of a bin's chunks from a place on, which moves behind it; null behind the last one, *block too.
-Descriptor* next_chunk(HintBlock** block, unsigned* slot);
 
 // The object that holds an address of a bin's chunk.
 struct Place {

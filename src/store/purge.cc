@@ -11,12 +11,6 @@ namespace folio {
 
 namespace {
 
-// What is left after one pass over a chunk.
-struct Left {
-  bool more = false;     // something free and resident that was not tried
-  bool refused = false;  // or that the kernel has refused to take
-};
-
 // A huge page is broken for an eighth of itself, not for a few pages: what it saves in misses of the TLB is lost with
 // them.
 constexpr unsigned kBreakShift = 3;
@@ -99,8 +93,7 @@ namespace {
 class Batch {
  public:
   // Purges no more than so many pages at once.
-  Batch(Descriptor& d, unsigned most, PageChange& change, Left* left)
-      : d_(d), chunk_(d), most_(most), change_(change), left_(left) {}
+  Batch(Descriptor& d, unsigned most, PageChange& change) : d_(d), chunk_(d), most_(most), change_(change) {}
 
   void add(Pages run) {
     const Objects objects = chunk_.on(run);
@@ -108,7 +101,6 @@ class Batch {
     const bool shared = count_ != 0 && objects.first < runs_[count_ - 1].objects.end;
     if (shared || held_ + run.count() > most_) purge();
     if (!claim_objects(d_, objects, change_)) {
-      left_->more = true;
       for (unsigned page = run.first; page < run.end; ++page) {
         if (!is_free(d_, page)) unmark_dirty(d_, page, change_);
       }
@@ -128,6 +120,7 @@ class Batch {
   }
 
   size_t bytes() const { return size_t{purged_ + held_} << chunk_.shift(); }  // purged, or about to be
+  bool refused() const { return refused_; }                                   // some of it, by the kernel
 
  private:
   static constexpr unsigned kRunsMost = 64;
@@ -137,7 +130,7 @@ class Batch {
   };
 
   void settle(const Run& run, bool gone) {
-    if (!gone) left_->refused = true;
+    if (!gone) refused_ = true;
     visit_words_of(run.pages, [&](unsigned w, uint64_t mask) {
       // Relaxed: the claim is held; the next taker comes after its release.
       d_.aged(w).fetch_and(~mask, order::relaxed);
@@ -155,7 +148,7 @@ class Batch {
   const ChunkPages chunk_;
   const unsigned most_;
   PageChange& change_;
-  Left* const left_;
+  bool refused_ = false;
   Run runs_[kRunsMost];
   os::PageRange ranges_[kRunsMost];
   unsigned count_ = 0, held_ = 0, purged_ = 0;  // runs; pages
@@ -170,7 +163,7 @@ unsigned least_worth(Descriptor& d, unsigned worth_shift) {
   return there >> worth_shift;
 }
 
-size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, Left* left) {
+size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, bool* refused) {
   PageChange change;
   Choice choice = choose(d, which, is_huge_page(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
   const size_t page = os::page_bytes();
@@ -186,35 +179,26 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   if (!spare && choice.count != 0) prepare_purge(d);
   // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
-  Batch batch(d, run_most, change, left);
+  Batch batch(d, run_most, change);
   for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
     batch.add(run);
     run = next_run(choice, run.end, run_most);
   }
   batch.purge();
-  if (batch.bytes() >= most_bytes) left->more = true;
+  *refused = batch.refused();
   return batch.bytes();
 }
 
-bool any_dirty(Descriptor& d) {
-  uint64_t any = 0;
-  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: choose has to
-  // miss it too, which takes two stale reads
-  for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
-  return any != 0;
-}
-
-size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, unsigned* refused) {
+size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
   // The hint is lowered before the look: whatever is freed after it raises it again.
   lower_chunk(d, kDirty);
-  Left left;
-  const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &left);
+  bool refused;
+  const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &refused);
   // What the kernel refused, as it does for locked pages, does not raise the hint: it is tried again when something of
   // the chunk is freed, or by retry_refused.
-  if (left.refused) {
-    ++*refused;
+  if (refused) {
     d.block->home->refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
-  } else if (left.more || any_dirty(d)) {
+  } else if (any_dirty(d)) {
     raise_chunk(d, kDirty);
   }
   return purged;
@@ -265,40 +249,16 @@ bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, V
   return true;
 }
 
-template <class Visit>
-bool visit_dirty(Store& store, unsigned bin, Visit&& visit) {
-  return visit_dirty(store, bin, {}, {}, visit);
-}
-
 }  // namespace
-
-size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
-  const unsigned refused_most = most_bytes == ~size_t{0} ? ~0u : 64;
-  const unsigned first = store.first_to_purge.get();
-  size_t purged = 0;
-  unsigned refused = 0;  // chunks
-  for (unsigned i = 0; i < kBins - 1; ++i) {
-    const unsigned bin = (first + i) % (kBins - 1);
-    const bool all = visit_dirty(store, bin + 1, [&](Descriptor& d) {
-      purged += purge_chunk(d, which, most_bytes - purged, worth_shift, &refused);
-      return purged < most_bytes && refused < refused_most;
-    });
-    if (!all) {
-      store.first_to_purge.set(bin);
-      break;
-    }
-  }
-  return purged;
-}
 
 PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step) {
   const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point
   const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
   ChunkPlace now = start;
   PurgeStepDone done{};
-  unsigned refused = 0, checks = 0;
+  unsigned checks = 0;
   const auto visit = [&](Descriptor& d) {
-    done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift, &refused);
+    done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift);
     if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of it
     const unsigned dirty = age_chunk(d);
     if (dirty != 0 && dirty >= least_worth(d, step.worth_shift)) done.worthwhile = true;
@@ -321,6 +281,10 @@ PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& 
   return done;
 }
 
+size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes) {
+  return purge_bins_step(store, store.purged_to, {which, most_bytes, kChunkShift, ~0u, true}).purged;
+}
+
 void retry_refused(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
     if (!store.bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: as above
@@ -333,7 +297,7 @@ void retry_refused(Store& store) {
 
 void age_bins(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
-    visit_dirty(store, bin, [](Descriptor& d) {
+    visit_dirty(store, bin, {}, {}, [](Descriptor& d) {
       age_chunk(d);
       return true;
     });

@@ -25,20 +25,15 @@ enum class PurgeWhich {
   kAll,   // and what was not marked so, as a thread may have stopped before it could
 };
 
-// Purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of
-// 1 / 2^worth_shift of the pages that they have to give. Returns bytes given back. Any thread, any time.
-size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes, unsigned worth_shift = kChunkShift);
 // Pages that are free here and there cost a system call each: too dear for the program's own calls, while they are few.
 // They go at a tick.
 inline constexpr unsigned kWorthACall = 2;
 
-// The same in steps, for the program's calls, which must not look at every chunk of a large heap: each step goes on
-// where the last one of its round ended, looks at no more than so many chunks, and marks as aged what it leaves there.
-// So what a chunk has free goes at the second visit. With `around` it goes on from the first chunk behind the last one,
-// up to where it came in.
-struct PurgeRound {
-  Atomic<uint64_t> at{0};  // bin and number of the last chunk that was done
-};
+// A step purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of
+// 1 / 2^worth_shift of the pages that they have to give, looks at no more than so many chunks, as the program's calls
+// must not look at every chunk of a large heap, and marks as aged what it leaves there: so what a chunk has free goes
+// at the second visit. The next step of its round goes on where it ended; with `around` it goes on itself, behind the
+// last chunk with the first, up to where it came in. Any thread, any time.
 struct PurgeStep {
   PurgeWhich which;
   size_t most_bytes;
@@ -52,6 +47,8 @@ struct PurgeStepDone {
   bool worthwhile;  // a chunk has its share to give the next time, unless it is used until then
 };
 PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step);
+// One that looks at every chunk. Returns bytes given back.
+size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes);
 
 // Takes all of these objects, or none; false if one of them is taken.
 bool claim_objects(Descriptor& d, Objects objects, PageChange& change);

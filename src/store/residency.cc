@@ -132,6 +132,14 @@ void unmark_dirty(Descriptor& d, unsigned page, PageChange& change) {
   } while (!is_free(d, page));
 }
 
+bool any_dirty(Descriptor& d) {
+  uint64_t any = 0;
+  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: who lowered it has
+  // to have missed it too, which takes two stale reads
+  for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
+  return any != 0;
+}
+
 namespace {
 
 // A page that comes by a fault of its own costs about twice as much as one of sixteen that come at once (measured). So

@@ -160,6 +160,7 @@ bool is_untouched(Descriptor& d, unsigned object);
 uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want = kFolioObjects);
 
 bool is_free(Descriptor& d, unsigned page);
+bool any_dirty(Descriptor& d);  // after the chunk's dirty hint was lowered
 // Marks those of the pages that are resident and free, and raises the chunk's hint.
 void mark_dirty(Descriptor& d, Pages pages, PageChange& change);
 // Of a page that was found not to be free, unless it is by now.

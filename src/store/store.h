@@ -39,10 +39,15 @@ struct CollapsePlace {
   bool awaited;      // some were dense in this round, and may be so in the next
 };
 
+// Where a walk over the chunks goes on, so that none is always last (purge.h).
+struct PurgeRound {
+  Atomic<uint64_t> at{0};  // bin and number of the last chunk that was done
+};
+
 struct Store {
   Bin bins[kBins];
-  Atomic<unsigned> watched;       // frees of all bins
-  Hint<unsigned> first_to_purge;  // where the next purge starts, so that no bin is always last
+  Atomic<unsigned> watched;  // frees of all bins
+  PurgeRound purged_to;
   CollapsePlace collapse;
 
   Bin& of(BinId bin) { return bins[index(bin)]; }

@@ -552,14 +552,4 @@ TEST(Os, ResidentBytesIsPlausible) {
   EXPECT_LT(resident, kib * kKiB * 2 + 64 * kMiB);
 }
 
-TEST(Os, PeakResidentBytesStaysAfterAPurge) {
-  constexpr size_t kBytes = 64 * kMiB;
-  const Reserved space(kBytes);
-  const size_t before = os::resident_bytes();
-  memset(space.at(), 1, kBytes);
-  EXPECT_GE(os::peak_resident_bytes(), before + kBytes / 2);
-  EXPECT_TRUE(os::purge(space.at(), kBytes));
-  EXPECT_GE(os::peak_resident_bytes(), before + kBytes / 2);
-}
-
 }  // namespace

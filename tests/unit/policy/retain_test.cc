@@ -66,12 +66,13 @@ TEST(Retain, OfLargeObjectsTwiceWhatIsLiveIsTolerated) {
   EXPECT_EQ(excess(60, 81, true), 1u);
   EXPECT_EQ(excess(1000, 64 + 250, true), 0u);
   EXPECT_EQ(excess(1000, 64 + 251, true), 1u);
-  set_live_huge(10 * kMiB);
-  EXPECT_EQ(excess(0, 36, true), 0u) << "what is live of huge objects, as far as known";
-  EXPECT_EQ(excess(0, 37, true), 1u);
-  cap_live_huge(5 * kMiB);
-  EXPECT_EQ(excess(0, 37, true), 11u);
-  cap_live_huge(0);
+  page_counts.huge_live.add(8 * kMiB);
+  EXPECT_EQ(excess(0, 34, true), 0u) << "what is live of huge objects, and a quarter of it";
+  EXPECT_EQ(excess(0, 35, true), 1u);
+  EXPECT_EQ(excess(0, 17), 1u) << "not for objects of bins";
+  page_counts.huge_live.sub(4 * kMiB);
+  EXPECT_EQ(excess(0, 35, true), 10u);
+  page_counts.huge_live.sub(4 * kMiB);
   EXPECT_EQ(excess(0, 17, true), 1u);
 }
 
