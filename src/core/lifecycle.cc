@@ -10,6 +10,7 @@
 #include "insight/guards.h"
 #include "insight/profile_file.h"
 #include "os/os.h"
+#include "os/report.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
 #include "store/collapse.h"
@@ -26,7 +27,7 @@ void complain(const char* line, size_t length) {
 void complain_of(const char* what) {
   Text line;
   line << "folio: " << what;
-  complain(line.data(), line.length());
+  write_line(line);
 }
 
 // The child has the calling thread, and those that handlers of the program's which ran before this one have started. No
