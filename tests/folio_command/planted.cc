@@ -234,8 +234,8 @@ std::atomic<bool> stop{false};
 constexpr size_t kPlaces = 20000;
 std::atomic<void*> places[kPlaces];
 
-// Takes an object out of a place and puts it into another: for a moment only a register has it. With rests, or a machine
-// of two CPUs had none for who looks.
+// Takes an object out of a place and puts it into another: for a moment only a register has it. With rests, or on two
+// CPUs there were none for who looks.
 void move_around(unsigned seed) {
   std::minstd_rand random(seed);
   for (unsigned n = 1; !stop.load(std::memory_order_relaxed); ++n) {

@@ -102,8 +102,8 @@ void step_through() {
   syscall(SYS_tgkill, getpid(), gettid(), SIGTRAP);  // from here on by single steps
   for (unsigned i = 0; i < 5; ++i) burst(random, 70);
   for (unsigned i = 0; i < 100; ++i) pair(random);
-  // Little to clear and copy: what one instruction does to many bytes is a step for each of them. A huge object is moved
-  // by the kernel.
+  // Little to clear and copy: what one instruction does to many bytes is a step for each of them. A huge object is
+  // moved by the kernel.
   free(realloc(calloc(1, 40 << 10), 100 << 10));
   free(realloc(calloc(1, 9 << 20), 20 << 20));
   for (unsigned i = 0; i < 50; ++i) pair(random);

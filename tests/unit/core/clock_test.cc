@@ -59,8 +59,8 @@ unsigned threads_before() {
   return threads_of_process();
 }
 
-// Memory goes back in calls alone, and not because it is old. Without a housekeeper: a sanitizer's own thread would call
-// for one.
+// Memory goes back in calls alone, and not because it is old. Without a housekeeper: a sanitizer's own thread would
+// call for one.
 void only_calls_purge(int64_t floor_mib) {
   options.housekeeper = kHousekeeperOff;
   options.dirty_floor = floor_mib;
