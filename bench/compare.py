@@ -16,9 +16,8 @@ if __name__ == "__main__":
     environment.enter()
 
 from applications import user_program
-from measure import BenchError
-from run import INTERRUPTED, add_arguments, complete, laboratory
-from schedule import say
+from measure import BenchError, end_with
+from run import add_arguments, complete, laboratory
 
 SHELL_WORDS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"}
 
@@ -43,11 +42,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        say(f"bench/compare.py: {error}")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        say("bench/compare.py: interrupted")
-        sys.exit(INTERRUPTED)
+    end_with(main, "bench/compare.py")

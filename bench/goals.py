@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 from cases import APPLICATION, PROGRAM, Case, Figure
 from folio.rounds import Interval, mean_ratio_interval, ratio_interval
-from measure import BenchError
+from measure import BenchError, end_with
 from records import read_records
 from report import (
     APPLICATIONS,
@@ -282,18 +282,15 @@ def table(found: list[Goal]) -> str:
     return "\n".join([*lines, *(f"| {g.what} | {g.reach} | {g.measured} | {g.verdict} |" for g in found)])
 
 
-def main() -> int:
+def show(name: str, text: Callable[[Results], str]) -> int:
+    """The program `name FILE`."""
     if len(sys.argv) != 2:
-        raise BenchError("which results? bench/goals.py FILE.jsonl")
+        raise BenchError(f"which results? {name} FILE.jsonl")
     path = Path(sys.argv[1])
-    print(table(goals(results_of(read_records(path)))))
+    print(text(results_of(read_records(path))))
     print(f"\nnext: bench/run.py --report {path}  (all tables and the page)")
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        print(f"bench/goals.py: {error}", file=sys.stderr)
-        sys.exit(2)
+    end_with(lambda: show("bench/goals.py", lambda results: table(goals(results))), "bench/goals.py")

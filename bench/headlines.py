@@ -22,10 +22,9 @@ if __name__ == "__main__":
     environment.enter()
 
 from folio.rounds import Interval
-from goals import MISSED, NOT_MEASURED, REACHED, case_named, figure_of
-from measure import BenchError
-from records import read_records
-from report import OWN, Results, best_peer, factor, interval_text, results_of
+from goals import MISSED, NOT_MEASURED, REACHED, case_named, figure_of, show
+from measure import end_with
+from report import OWN, Results, best_peer, factor, interval_text
 
 DEBIAN = "-debian"  # an older version of the same allocator, by its name in a run
 SPEED, PEAK, TIME = "ops_per_second", "rss_peak_bytes", "seconds"
@@ -190,18 +189,5 @@ def concern(results: Results) -> bool:
     return OWN in results.allocators and {headline.case for headline in HEADLINES} <= names
 
 
-def main() -> int:
-    if len(sys.argv) != 2:
-        raise BenchError("which results? bench/headlines.py FILE.jsonl")
-    path = Path(sys.argv[1])
-    print(table(rows(results_of(read_records(path)))))
-    print(f"\nnext: bench/run.py --report {path}  (all tables and the page)")
-    return 0
-
-
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        print(f"bench/headlines.py: {error}", file=sys.stderr)
-        sys.exit(2)
+    end_with(lambda: show("bench/headlines.py", lambda results: table(rows(results))), "bench/headlines.py")

@@ -27,12 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measure import (
     CXX_FLAGS,
     PROGRAMS,
-    ROOT,
     Allocator,
     BenchError,
+    add_places,
     build_launcher,
     compile_to,
     compiler,
+    end_with,
     find_peers,
     is_stale,
     launch,
@@ -174,8 +175,7 @@ def count(launcher: Path, program: Path, allocator: Allocator, linked: bool, siz
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 512], metavar="BYTES")
-    parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
+    add_places(parser)
     parser.add_argument("--no-peers", action="store_true", help="Folio only")
     parser.add_argument("--most", type=float, metavar="N", help="fail if Folio needs more than N for any size")
     arguments = parser.parse_args()
@@ -217,10 +217,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        print(f"bench/instructions.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(main, "bench/instructions.py")

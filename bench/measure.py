@@ -1,12 +1,16 @@
-"""What bench/run.py, bench/instructions.py and bench/peers/build_peers.py share: the peers, and building a program.
+"""What the programs of bench/ and bench/peers share: the peers, building a program, options, how a program ends.
 
 Starting a program on an allocator is the same as in the `folio` command, and comes from its package (tools/folio).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from folio.errors import FolioError as BenchError
 from folio.launching import (
@@ -38,6 +42,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "bench" / "programs"
+INTERRUPTED = 130  # exit status, as a shell gives it after Ctrl-C
 
 # -fno-plt: a call of malloc goes straight to it, as it does inside a statically linked program, not through a stub.
 CXX_FLAGS = ["-std=c++20", "-O2", "-fno-plt", "-pthread", "-Wall", "-Wextra", "-Wshadow"]
@@ -115,3 +120,20 @@ def build_program(name: str, out_dir: Path) -> Path:
     if is_stale(target, [source, *PROGRAMS.glob("*.h")]):
         compile_to(target, [compiler("c++"), *CXX_FLAGS, str(source)])
     return target
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
+
+
+def end_with(main: Callable[[], int], name: str) -> NoReturn:
+    """Runs a program and ends with its status, or with a line that says what went wrong."""
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)

@@ -195,10 +195,7 @@ class Standing:
 
 def standings(results: Results, measure: str, group: Group = ALL) -> list[Standing]:
     found = []
-    for case in results.cases:
-        figure = figure_for(case, measure)
-        if figure is None or not group.has(case):
-            continue
+    for case, figure in figures_of(results, measure, group):
         medians = results.medians(case, figure)
         best, advantage = against_best(results, case, figure)
         if best is None or advantage is None:

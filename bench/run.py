@@ -36,12 +36,14 @@ from folio.proof import prove_bound
 from folio.rounds import RELIABLE_ROUNDS
 from measure import (
     IDEALS,
-    ROOT,
+    INTERRUPTED,
     Allocator,
     BenchError,
+    add_places,
     build_ideals,
     build_launcher,
     build_program,
+    end_with,
     find_peers,
     launch,
     prove_loaded,
@@ -53,7 +55,6 @@ from schedule import Clock, Step, finished, say, schedule, without_halves
 
 TIMEOUT_SECONDS = 300
 SIGNALLED = 128  # exit statuses from here on: ended by a signal
-INTERRUPTED = 130  # exit status, as a shell gives it after Ctrl-C
 BUSY_SHARE = 0.5  # of the CPUs: a load above it at the start is worth a warning
 UNTIL_MINUTES = 30.0
 UNTIL_ROUNDS = 200
@@ -97,8 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"only these peers: {here}, or NAME=FILE for one of yours",
     )
     parser.add_argument("--ideals", action="store_true", help="also two limits, beside which nothing is an allocator")
-    parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
+    add_places(parser)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where results go (default: results/ in --build)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with the rounds of this JSON-lines file")
     parser.add_argument("--report", type=Path, metavar="FILE", help="run nothing, report this JSON-lines file")
@@ -449,11 +449,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        say(f"bench/run.py: {error}")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        say("bench/run.py: interrupted")
-        sys.exit(INTERRUPTED)
+    end_with(main, "bench/run.py")

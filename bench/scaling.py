@@ -31,10 +31,12 @@ from measure import (
     ROOT,
     Allocator,
     BenchError,
+    add_places,
     build_launcher,
     build_program,
     compile_to,
     compiler,
+    end_with,
     is_stale,
     launch,
     serves,
@@ -154,8 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=THREADS, metavar="N", help="in all, to count with")
     parser.add_argument("--quick", action="store_true", help="few operations: checks that all runs, measures little")
-    parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
+    add_places(parser)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where results go (default: results/ in --build)")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="timed runs of each (default 7)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="run nothing, report this JSON-lines file")
@@ -177,10 +178,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        print(f"bench/scaling.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(main, "bench/scaling.py")

@@ -19,12 +19,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from measure import (
-    ROOT,
     Allocator,
     BenchError,
+    add_places,
     build_ideals,
     build_launcher,
     build_program,
+    end_with,
     find_peers,
     launch,
     prove_loaded,
@@ -100,8 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases whose name or program has WORD")
     parser.add_argument("--peers", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--lib", type=Path, default=ROOT / "build" / "libfolio.so", help="Folio's library")
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
+    add_places(parser)
     arguments = parser.parse_args()
     if shutil.which("valgrind") is None:
         raise BenchError("no valgrind: apt-get install valgrind")
@@ -134,10 +134,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        print(f"bench/simulate.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(main, "bench/simulate.py")

@@ -31,6 +31,7 @@ from measure import (
     build_launcher,
     compile_to,
     compiler,
+    end_with,
     find_peers,
     is_stale,
     launch,
@@ -424,10 +425,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        say(f"bench/peers/build_peers.py: {error}")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(main, "bench/peers/build_peers.py")

@@ -73,6 +73,16 @@ class Random {
   uint64_t state_;
 };
 
+template <class T>
+void shuffle(T *items, size_t count, Random *random) {
+  for (size_t i = count; i > 1; --i) {
+    const size_t other = random->below(i);
+    const T kept = items[i - 1];
+    items[i - 1] = items[other];
+    items[other] = kept;
+  }
+}
+
 // Zeroed and resident before anything is measured; never from the malloc under test. For T whose zero bytes are valid.
 template <class T>
 T *map_array(size_t count) {
@@ -196,6 +206,9 @@ class Json {
     return append(", \"%s\": %llu", name, static_cast<unsigned long long>(value));
   }
   Json &param(const Param &p) { return count(p.name, p.value); }
+  Json &speed(double seconds, uint64_t operations) {
+    return number("seconds", seconds).number("ops_per_second", static_cast<double>(operations) / seconds);
+  }
 
   // Ends the line and writes it in one piece.
   void print() {
@@ -225,7 +238,7 @@ class Json {
 
 class Barrier {
  public:
-  explicit Barrier(unsigned parties) { pthread_barrier_init(&barrier_, nullptr, parties); }
+  explicit Barrier(size_t parties) { pthread_barrier_init(&barrier_, nullptr, static_cast<unsigned>(parties)); }
   ~Barrier() { pthread_barrier_destroy(&barrier_); }
   Barrier(const Barrier &) = delete;
   Barrier &operator=(const Barrier &) = delete;
@@ -261,5 +274,13 @@ class Threads {
   std::thread *threads_;
   size_t count_;
 };
+
+// Seconds from when all threads that wait at `start`, and this one, are there until they have ended.
+inline double run(Barrier *start, Threads *threads) {
+  start->wait();
+  const uint64_t begin = now_ns();
+  threads->join();
+  return seconds_since(begin);
+}
 
 }  // namespace bench

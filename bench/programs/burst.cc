@@ -44,14 +44,7 @@ void allocate(Share *share, uint64_t share_bytes, bench::Random *random) {
 }
 
 void free_all(Share *share, bench::Random *random) {
-  if (shuffle != 0) {
-    for (size_t i = share->count; i > 1; --i) {
-      const size_t other = random->below(i);
-      void *kept = share->objects[i - 1];
-      share->objects[i - 1] = share->objects[other];
-      share->objects[other] = kept;
-    }
-  }
+  if (shuffle != 0) bench::shuffle(share->objects, share->count, random);
   for (size_t i = 0; i < share->count; ++i) free(share->objects[i]);
 }
 
@@ -96,7 +89,7 @@ void run_threads(Result *result) {
   const size_t capacity = capacity_of(share_bytes);
   void **objects = bench::map_array<void *>(capacity * threads);
   Share *shares = bench::map_array<Share>(threads);
-  bench::Barrier step(static_cast<unsigned>(threads + 1));
+  bench::Barrier step(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     bench::Random random(seed * 1000 + i);
     shares[i].objects = objects + i * capacity;

@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
   const size_t capacity = bytes / threads / (max_size / 64 + min_size / 2) + 4096;
   void **objects = bench::map_array<void *>(capacity * threads);
   Burst burst{bench::map_array<Share>(threads), bench::map_array<bench::Ledger>(threads)};
-  bench::Barrier step(static_cast<unsigned>(threads + 1));
+  bench::Barrier step(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     burst.shares[i].random = bench::Random(seed * 1000 + i);
     burst.shares[i].objects = objects + i * capacity;

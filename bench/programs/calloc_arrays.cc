@@ -82,8 +82,7 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < slots; ++i) free(arrays[i].memory);
   const double seconds = bench::seconds_since(begin);
   bench::Json("calloc_arrays")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(ops) / seconds)
+      .speed(seconds, ops)
       .param(slots)
       .param(sparse)
       .count("touched_peak_bytes", live.value)

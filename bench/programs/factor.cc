@@ -188,8 +188,7 @@ int main(int argc, char **argv) {
   const Number given(p);
   if (Number::compare(one, given) != 0 && Number::compare(other, given) != 0) bench::die("these are not p and q");
   bench::Json("factor")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(numbers) / seconds)
+      .speed(seconds, numbers)
       .param(p)
       .param(q)
       .param(base_size)

@@ -42,18 +42,14 @@ int main(int argc, char **argv) {
   void **given = bench::map_array<void *>(threads);
   for (size_t i = 0; i < threads; ++i) given[i] = passive != 0 ? bench::must_malloc(size) : nullptr;
   const uint64_t share = rounds / threads;
-  bench::Barrier start(static_cast<unsigned>(threads + 1));
+  bench::Barrier start(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     start.wait();
     work(given[i], share);
   });
-  start.wait();
-  const uint64_t begin = bench::now_ns();
-  workers.join();
-  const double seconds = bench::seconds_since(begin);
+  const double seconds = bench::run(&start, &workers);
   bench::Json("false_sharing")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(share * threads * writes * size) / seconds)
+      .speed(seconds, share * threads * writes * size)
       .param(threads)
       .param(passive)
       .param(size)

@@ -89,22 +89,18 @@ int main(int argc, char **argv) {
     cycle(groups, ledgers, 0, share, &live);
     seconds = bench::seconds_since(begin);
   } else {
-    bench::Barrier start(static_cast<unsigned>(threads + 1));
+    bench::Barrier start(threads + 1);
     bench::Threads workers(threads, [&](size_t i) {
       start.wait();
       cycle(groups + i * held, ledgers, i, share, &live);
     });
-    start.wait();
-    const uint64_t begin = bench::now_ns();
-    workers.join();
-    seconds = bench::seconds_since(begin);
+    seconds = bench::run(&start, &workers);
   }
   bench::Random random(seed);
   for (size_t i = 0; i < threads * held; ++i) release(&groups[i], groups[i].count, kLifo, &ledgers[i / held], &random);
   bench::Ledger::must_balance(ledgers, threads);
   bench::Json("group_cycles")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(share * threads) / seconds)
+      .speed(seconds, share * threads)
       .param(threads)
       .param(held)
       .param(group)

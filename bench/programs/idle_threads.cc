@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
   if (threads == 0 || slots == 0 || min_size == 0 || min_size > max_size)
     bench::die("%s: threads, slots and min must be at least 1, and min at most max", argv[0]);
   void **pools = bench::map_array<void *>(threads * slots);
-  bench::Barrier step(static_cast<unsigned>(threads + 1));
+  bench::Barrier step(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     touch_stack();
     step.wait();  // all exist
@@ -72,8 +72,7 @@ int main(int argc, char **argv) {
     return (static_cast<double>(rss) - static_cast<double>(before)) / static_cast<double>(threads);
   };
   bench::Json("idle_threads")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(threads * ops) / seconds)
+      .speed(seconds, threads * ops)
       .param(threads)
       .param(ops)
       .count("rss_before_bytes", before)

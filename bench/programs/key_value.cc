@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     stripes[i].random = bench::Random(seed + i);
   }
   const uint64_t before = bench::rss_bytes();
-  bench::Barrier step(static_cast<unsigned>(threads + 1));
+  bench::Barrier step(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     Stripe &stripe = stripes[i];
     step.wait();

@@ -86,8 +86,7 @@ int main(int argc, char **argv) {
   const double seconds = bench::seconds_since(begin);
   bench::Ledger::must_balance(c.ledgers, threads);
   bench::Json("large_buffers")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(share * threads) / seconds)
+      .speed(seconds, share * threads)
       .param(threads)
       .param(slots)
       .count("live_peak_bytes", c.live.value)

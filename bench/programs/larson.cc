@@ -79,12 +79,7 @@ void *serve(void *argument) {
 // Objects in random order of address, as a server that has run for a while holds them.
 void warm_up(Place *place) {
   for (size_t i = 0; i < chunks; ++i) replace_one(place, i);
-  for (size_t i = chunks; i > 1; --i) {
-    const size_t other = place->random.below(i);
-    void *kept = place->objects[i - 1];
-    place->objects[i - 1] = place->objects[other];
-    place->objects[other] = kept;
-  }
+  bench::shuffle(place->objects, chunks, &place->random);
   for (size_t i = 0; i < 4 * chunks; ++i) replace_one(place, place->random.below(chunks));
 }
 
@@ -128,8 +123,7 @@ int main(int argc, char **argv) {
     generations += places[i].generations;
   }
   bench::Json("larson")
-      .number("seconds", elapsed)
-      .number("ops_per_second", static_cast<double>(replacements) / elapsed)
+      .speed(elapsed, replacements)
       .param(threads)
       .param(min_size)
       .param(max_size)

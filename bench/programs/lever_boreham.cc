@@ -50,15 +50,12 @@ int main(int argc, char **argv) {
   if (threads == 0 || size < 8) bench::die("%s: threads must be at least 1, size at least 8", argv[0]);
   Worker *workers = bench::map_array<Worker>(threads);
   const uint64_t share = pairs / threads;
-  bench::Barrier start(static_cast<unsigned>(threads + 1));
+  bench::Barrier start(threads + 1);
   bench::Threads running(threads, [&](size_t i) {
     start.wait();
     run(&workers[i], share);
   });
-  start.wait();
-  const uint64_t begin = bench::now_ns();
-  running.join();
-  const double seconds = bench::seconds_since(begin);
+  const double seconds = bench::run(&start, &running);
   double fastest = workers[0].seconds, slowest = workers[0].seconds;
   for (size_t i = 0; i < threads; ++i) {
     if (workers[i].wrong != 0) bench::die("an object lost its contents");
@@ -66,8 +63,7 @@ int main(int argc, char **argv) {
     if (workers[i].seconds > slowest) slowest = workers[i].seconds;
   }
   bench::Json("lever_boreham")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(share * threads) / seconds)
+      .speed(seconds, share * threads)
       .param(threads)
       .param(size)
       .param(touch)

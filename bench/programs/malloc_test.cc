@@ -75,20 +75,15 @@ int main(int argc, char **argv) {
   const uint64_t share = (total + pairs * batch - 1) / (pairs * batch);  // batches of each producer
   const size_t workers = 2 * pairs;
   bench::BatchQueue q({queue, wake, batch}, workers, share * pairs);
-  bench::Barrier start(static_cast<unsigned>(workers + 1));
+  bench::Barrier start(workers + 1);
   bench::Threads threads(workers, [&](size_t i) {
     start.wait();
     if (i % 2 == 0) produce(&q, i, share);
     if (i % 2 == 1) consume(&q);
   });
-  start.wait();
-  const uint64_t begin = bench::now_ns();
-  threads.join();
-  const double seconds = bench::seconds_since(begin);
-  const double done = static_cast<double>(share * pairs * batch);
+  const double seconds = bench::run(&start, &threads);
   bench::Json("malloc_test")
-      .number("seconds", seconds)
-      .number("ops_per_second", done / seconds)
+      .speed(seconds, share * pairs * batch)
       .param(pairs)
       .count("objects", share * pairs * batch)
       .param(size)

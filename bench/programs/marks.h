@@ -117,14 +117,4 @@ inline size_t log_uniform(Random *random, size_t low, size_t high) {
   }
 }
 
-template <class T>
-void shuffle(T *items, size_t count, Random *random) {
-  for (size_t i = count; i > 1; --i) {
-    const size_t other = random->below(i);
-    const T kept = items[i - 1];
-    items[i - 1] = items[other];
-    items[other] = kept;
-  }
-}
-
 }  // namespace bench

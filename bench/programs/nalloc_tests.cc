@@ -120,15 +120,12 @@ void produce_or_consume(Test *t, size_t index) {
 // Runs `body(index)` in all threads at once and returns the seconds that it took.
 template <class Body>
 double run(Body body) {
-  bench::Barrier start(static_cast<unsigned>(threads + 1));
+  bench::Barrier start(threads + 1);
   bench::Threads running(threads, [&](size_t i) {
     start.wait();
     body(i);
   });
-  start.wait();
-  const uint64_t begin = bench::now_ns();
-  running.join();
-  return bench::seconds_since(begin);
+  return bench::run(&start, &running);
 }
 
 double run_global_pool(Test *t) {
@@ -177,8 +174,7 @@ int main(int argc, char **argv) {
   uint64_t pool_ns = 0;
   for (size_t i = 0; i < threads; ++i) pool_ns += t.workers[i].pool_ns;
   bench::Json("nalloc_tests")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(done) / seconds)
+      .speed(seconds, done)
       .param(test)
       .param(threads)
       .param(max_size)

@@ -79,11 +79,6 @@ double pages_together(Node *const *nodes, size_t count) {
   return groups == 0 ? 0 : static_cast<double>(pages) / static_cast<double>(groups);
 }
 
-template <class T>
-void shuffle(T **array, size_t count, bench::Random &random) {
-  for (size_t i = count - 1; i > 0; --i) std::swap(array[i], array[random.below(i + 1)]);
-}
-
 void free_all(Node *const *nodes, size_t count) {
   for (size_t i = 0; i < count; ++i) free(nodes[i]);
 }
@@ -108,7 +103,7 @@ double live_long(size_t count) {
     });
     workers.join();
   });
-  shuffle(slots, count, first);
+  bench::shuffle(slots, count, &first);
   for (size_t i = 0; i < count / 2; ++i) free(slots[i]);
   return ns;  // the other half stays until the end
 }
@@ -136,7 +131,7 @@ int main(int argc, char **argv) {
     }
   });
   for (uint64_t turn = 0; turn < rounds; ++turn) {
-    shuffle(nodes, objects, random);
+    bench::shuffle(nodes, objects, &random);
     step.wait();
     if (by == 0) free_ns += ns_each(objects, [&] { free_all(nodes, objects); });
     step.wait();

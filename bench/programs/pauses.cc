@@ -88,10 +88,7 @@ int main(int argc, char **argv) {
   stop = true;
   background.join();
   bench::Json json("pauses");
-  json.number("seconds", elapsed)
-      .number("ops_per_second", static_cast<double>(malloc_times.count()) / elapsed)
-      .param(threads)
-      .count("calls", malloc_times.count() + free_times.count());
+  json.speed(elapsed, malloc_times.count()).param(threads).count("calls", malloc_times.count() + free_times.count());
   malloc_times.report(&json, "malloc");
   free_times.report(&json, "free");
   json.print();

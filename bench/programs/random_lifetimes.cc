@@ -44,21 +44,12 @@ int main(int argc, char **argv) {
     replace(pools, 0, share);
     seconds = bench::seconds_since(begin);
   } else {
-    bench::Barrier start(static_cast<unsigned>(threads + 1));
+    bench::Barrier start(threads + 1);
     bench::Threads workers(threads, [&](size_t i) {
       start.wait();
       replace(pools + i * slots, i, share);
     });
-    start.wait();
-    const uint64_t begin = bench::now_ns();
-    workers.join();
-    seconds = bench::seconds_since(begin);
+    seconds = bench::run(&start, &workers);
   }
-  bench::Json("random_lifetimes")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(share * threads) / seconds)
-      .param(threads)
-      .param(slots)
-      .param(max_size)
-      .print();
+  bench::Json("random_lifetimes").speed(seconds, share * threads).param(threads).param(slots).param(max_size).print();
 }

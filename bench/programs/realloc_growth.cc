@@ -90,8 +90,7 @@ int main(int argc, char **argv) {
   const double seconds = bench::seconds_since(begin);
   if (counts.bytes != 0) bench::die("the vectors are gone, but not their bytes");
   bench::Json("realloc_growth")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(elements) / seconds)
+      .speed(seconds, elements)
       .param(vectors)
       .param(step)
       .count("reallocs", counts.reallocs)

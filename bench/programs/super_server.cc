@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
   const size_t slots_each = slots_before(max_power + 1);
   for (size_t i = 0; i < threads; ++i) servers[i].objects = bench::map_array<void *>(slots_each);
   const uint64_t share = ops / threads;
-  bench::Barrier start(static_cast<unsigned>(threads + 1)), finish(static_cast<unsigned>(threads + 1));
+  bench::Barrier start(threads + 1), finish(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     start.wait();
     serve(servers, i, share);
@@ -138,8 +138,7 @@ int main(int argc, char **argv) {
   }
   const bench::CallTimes &malloc_times = all->malloc_times[0], &free_times = all->free_times[0];
   bench::Json json("super_server");
-  json.number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(share * threads) / seconds)
+  json.speed(seconds, share * threads)
       .param(threads)
       .param(max_power)
       .count("slowest_ns", std::max(malloc_times.max(), free_times.max()))

@@ -37,11 +37,6 @@ void touch(void *object) {
   for (size_t at = kPage; at < size - 4; at += kPage) static_cast<volatile char *>(object)[at] = 's';
 }
 
-void shuffle(void **objects, size_t count) {
-  bench::Random random(seed);
-  for (size_t i = count - 1; i > 0; --i) std::swap(objects[i], objects[random.below(i + 1)]);
-}
-
 // Moves what lives to the front, in the order of addresses; returns how many.
 size_t gather(void **objects, size_t count) {
   size_t n = 0;
@@ -80,7 +75,7 @@ int main(int argc, char **argv) {
   const size_t count = bytes / size;
   void **objects = bench::map_array<void *>(count);
   auto *ledgers = bench::map_array<bench::Ledger>(threads);
-  bench::Barrier step(static_cast<unsigned>(threads + 1));
+  bench::Barrier step(threads + 1);
   const auto fill = [&](size_t i) {
     for (size_t n = i * count / threads; n < (i + 1) * count / threads; ++n) {
       if (objects[n] != nullptr) continue;
@@ -107,7 +102,8 @@ int main(int argc, char **argv) {
   step.wait();
   step.wait();
   const uint64_t full = bench::rss_bytes();
-  shuffle(objects, count);
+  bench::Random random(seed);
+  bench::shuffle(objects, count, &random);
   uint64_t begin = bench::now_ns();
   step.wait();
   step.wait();

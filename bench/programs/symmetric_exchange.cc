@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
                     bench::map_array<bench::Ledger>(threads),
                     {}};
   const uint64_t share = ops / threads;
-  bench::Barrier start(static_cast<unsigned>(threads + 1)), ready(static_cast<unsigned>(threads + 1));
+  bench::Barrier start(threads + 1), ready(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     ready.wait();
     start.wait();
@@ -80,8 +80,7 @@ int main(int argc, char **argv) {
   }
   bench::Ledger::must_balance(exchange.ledgers, threads);
   bench::Json("symmetric_exchange")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(share * threads) / seconds)
+      .speed(seconds, share * threads)
       .param(threads)
       .param(slots)
       .param(size)

@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
     all[i].passed = all[i].objects + ops;
   }
   const uint64_t share = threads / lanes;
-  bench::Barrier ready(static_cast<unsigned>(lanes + 1)), start(static_cast<unsigned>(lanes + 1));
+  bench::Barrier ready(lanes + 1), start(lanes + 1);
   bench::Threads workers(lanes, [&](size_t i) {
     ready.wait();
     start.wait();
@@ -91,8 +91,7 @@ int main(int argc, char **argv) {
   }
   if (started != share * lanes) bench::die("not all threads have run");
   bench::Json("thread_churn")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(started * ops) / seconds)
+      .speed(seconds, started * ops)
       .number("us_per_thread", seconds * 1e6 * static_cast<double>(lanes) / static_cast<double>(started))
       .param(threads)
       .param(lanes)

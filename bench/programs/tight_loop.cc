@@ -102,8 +102,7 @@ int main(int argc, char **argv) {
   const double seconds = bench::seconds_since(begin);
   if (quiet != 0) return 0;
   bench::Json("tight_loop")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(pairs) / seconds)
+      .speed(seconds, pairs)
       .number("ns_per_pair", seconds * 1e9 / static_cast<double>(pairs))
       .param(size)
       .param(batch)

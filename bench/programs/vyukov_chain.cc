@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
   Chain chain{bench::map_array<void *>(objects)};
   Turns turns;
   const uint64_t give_up_bytes = bytes_to_give_up_at();
-  bench::Barrier ready(static_cast<unsigned>(threads + 1));
+  bench::Barrier ready(threads + 1);
   bench::Threads workers(threads, [&](size_t i) {
     ready.wait();
     turns.wait_for(i);
@@ -103,8 +103,7 @@ int main(int argc, char **argv) {
   const uint64_t peak = bench::peak_rss_bytes();
   workers.join();
   bench::Json("vyukov_chain")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(chain.turns * objects) / seconds)
+      .speed(seconds, chain.turns * objects)
       .param(threads)
       .param(objects)
       .param(stay)

@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
   bench::BatchQueue q({kQueue, kWake, kBatch}, workers, share * pairs);
   uint64_t *freed = bench::map_array<uint64_t>(pairs * kSlots);
   uint64_t begin = 0;
-  bench::Barrier ready(static_cast<unsigned>(workers + 1)), start(static_cast<unsigned>(workers + 1));
+  bench::Barrier ready(workers + 1), start(workers + 1);
   bench::Threads threads(workers, [&](size_t i) {
     ready.wait();
     start.wait();
@@ -110,8 +110,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
   }
   bench::Json("warm_up")
-      .number("seconds", seconds)
-      .number("ops_per_second", static_cast<double>(sum) / seconds)
+      .speed(seconds, sum)
       .param(pairs)
       .param(size)
       .number("warm_after_seconds", static_cast<double>(warm + 1) * slot_seconds)

@@ -9,6 +9,7 @@
 #include "core/free.h"
 #include "core/malloc.h"
 #include "os/os.h"
+#include "os/report.h"
 
 // What the compiler calls to catch an exception: the program's C++ library has it where there is something to catch.
 asm(".weak __gxx_personality_v0; .weak __cxa_begin_catch; .weak __cxa_end_catch; .weak _Unwind_Resume");
@@ -66,8 +67,8 @@ GetHandler find_get_handler() {
   if (thrower != nullptr) thrower();
   Text line;
   line << "folio: operator new(" << static_cast<uint64_t>(size)
-       << "): out of memory, and no C++ library in reach to throw std::bad_alloc (see docs/errors.md#no-bad-alloc)\n";
-  os::write_error(line.data(), line.length());
+       << "): out of memory, and no C++ library in reach to throw std::bad_alloc (see docs/errors.md#no-bad-alloc)";
+  write_line(line);
   os::abort_process();
 }
 

@@ -12,7 +12,6 @@
 #include "core/lifecycle.h"
 #include "core/seam.h"
 #include "insight/guards.h"
-#include "os/report.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "store/bin.h"
@@ -24,52 +23,18 @@ namespace folio {
 
 namespace {
 
-void report_huge(const void* object, const HugeBlock& block, const char* function) {
-  Text line = misuse_line(function, object);
-  if (object == block.base) {
-    line << "double free of a huge object";
-    return report_misuse(line, "double-free");
-  }
-  line << "not the start of an object: inside a huge object of " << static_cast<uint64_t>(block.usable_bytes)
-       << " bytes at " << static_cast<const void*>(block.base);
-  report_misuse(line, "invalid-free");
-}
-
-void report_foreign(const void* object, const char* function) {
-  if (const HugeBlock* block = huge_beyond(object)) return report_huge(object, *block, function);
-  Text line = misuse_line(function, object);
-  line << "not an address of Folio's";
-  report_misuse(line, "foreign-pointer");
-}
-
-void report_large(const void* object, const char* function) {
-  const LargePlace place = large_place(object);
-  Text line = misuse_line(function, object);
-  if (place.field == nullptr) {
-    line << "descriptor of chunk " << static_cast<const void*>(chunk_start(object)) << " is damaged";
-    return report_misuse(line, "damaged-descriptor");
-  }
-  if (place.holds_or_keeps_spare(object)) {
-    line << "not the start of an object: inside a large object of " << static_cast<uint64_t>(place.usable)
-         << " bytes at " << static_cast<const void*>(place.base);
-    return report_misuse(line, "invalid-free");
-  }
-  line << "no large object is there: freed before, or never returned";
-  report_misuse(line, "double-free");
-}
-
 bool in_huge(unsigned code) { return code == kCodeHugeStart || code == kCodeHugeInside; }
 
 // The live huge object that starts at the address, or null after a report.
 HugeBlock* find_huge(const void* object, const char* function) {
   HugeBlock* block = huge_at(object);
   if (block == nullptr) {
-    report_foreign(object, function);
+    report_foreign(function, object);
     return nullptr;
   }
   const bool live = block->state.load(order::relaxed) == kHugeLive;  // relaxed: the caller owns a live one
   if (block->base == object && live) return block;
-  report_huge(object, *block, function);
+  report_huge(function, object, *block);
   return nullptr;
 }
 
@@ -100,7 +65,7 @@ size_t release_huge(void* object, const char* function) {
   // Before somebody else can have the address.
   if (block->seen) seam_freed(object);
   if (huge_free(block)) return bytes;
-  report_huge(object, *block, function);
+  report_huge(function, object, *block);
   return 0;
 }
 
@@ -110,14 +75,14 @@ void release_slow(void* object, const char* function) {
   if (object == nullptr) return;
   start();
   const unsigned code = chunk_code(object);
-  if (code == kCodeNone) return report_foreign(object, function);
+  if (code == kCodeNone) return report_foreign(function, object);
   if (in_huge(code)) {
     return clock_after_huge_free(release_huge(object, function));
   }
   if (code == kCodeLarge) {
     bool seen;
     const unsigned granules = large_park(object, &seen);
-    if (granules == 0) return report_large(object, function);
+    if (granules == 0) return report_large(function, object);
     if (seen) seam_freed(object);
     if (cpu_cache_put_large(object, granules)) return clock_after_light_call();
     return clock_after_large_call();
@@ -136,7 +101,7 @@ void release_slow(void* object, const char* function) {
 bool find_extent_slow(const void* object, const char* function, Extent* extent) {
   const unsigned code = chunk_code(object);
   if (code == kCodeNone) {
-    report_foreign(object, function);
+    report_foreign(function, object);
     return false;
   }
   if (in_huge(code)) {
@@ -148,7 +113,7 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
   if (code == kCodeLarge) {
     const LargePlace place = large_place(object);
     if (!place.starts(object)) {
-      report_large(object, function);
+      report_large(function, object);
       return false;
     }
     *extent = {place.usable, code};
@@ -179,13 +144,7 @@ void release_sized_slow(void* object, size_t size, const char* function) {
     return release(object, function);
   Extent extent;
   if (!find_extent(object, function, &extent)) return;
-  if (size > extent.usable_bytes) {
-    Text line = misuse_line(function, object);
-    line << "size " << static_cast<uint64_t>(size) << " given, but the object has "
-         << static_cast<uint64_t>(extent.usable_bytes) << " usable bytes";
-    if (extent.code < kBins) line << " (bin " << static_cast<uint64_t>(extent.code) << ")";
-    return report_misuse(line, "wrong-size");
-  }
+  if (size > extent.usable_bytes) return report_wrong_size(function, object, size, extent.usable_bytes, extent.code);
   release(object, function);
 }
 

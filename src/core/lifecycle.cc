@@ -9,6 +9,7 @@
 #include "insight/guards.h"
 #include "insight/profile_file.h"
 #include "os/os.h"
+#include "os/report.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
 #include "store/collapse.h"

@@ -136,8 +136,8 @@ bool guards_start(uint64_t interval) {
   GuardPool* const pool = make_pool();
   if (pool == nullptr) {
     Text line;
-    line << "folio: guard: no address space or metadata for guarded objects, so there are none (see docs/options.md)\n";
-    os::write_error(line.data(), line.length());
+    line << "folio: guard: no address space or metadata for guarded objects, so there are none (see docs/options.md)";
+    write_line(line);
     return false;
   }
   learn_program_path();

@@ -15,12 +15,6 @@ constexpr size_t kPathMost = 256;
 constinit char program[kPathMost + 1] = {};
 constinit Atomic<uint32_t> reporting{0};  // threads
 
-void flush(Text& text) {
-  text << "\n";
-  os::write_error(text.data(), text.length());
-  text.clear();
-}
-
 Text& put_object(Text& text, const GuardPlace& place) {
   return text << "a guarded object of " << uint64_t{place.size} << " bytes at " << static_cast<const void*>(place.base);
 }
@@ -31,7 +25,7 @@ void write_frames(Text& text, const Frames& frames, bool first_exact = false) {
   if (frames.at[0] == nullptr) {
     text << "folio:     no stack: the libc does not tell where code lies (glibc before 2.35, musl, some static "
             "programs)";
-    flush(text);
+    write_line(text);
   }
   for (unsigned i = 0; i < kFramesMost && frames.at[i] != nullptr; ++i) {
     text << "folio:     #" << uint64_t{i} << " ";
@@ -41,7 +35,7 @@ void write_frames(Text& text, const Frames& frames, bool first_exact = false) {
       text << (module.path == nullptr ? program : module.path) << "+";
     }
     text << reinterpret_cast<const void*>(at - module.bias);
-    flush(text);
+    write_line(text);
   }
 }
 
@@ -49,7 +43,7 @@ void write_call(Text& text, const char* did, const GuardCall& call) {
   const uint64_t now = os::now_ms();
   text << "folio:   " << did << " by thread " << uint64_t{call.thread} << ", " << (now > call.ms ? now - call.ms : 0)
        << " ms ago:";
-  flush(text);
+  write_line(text);
   write_frames(text, call.frames);
 }
 
@@ -58,7 +52,7 @@ void write_calls(Text& text, const GuardPlace& place) {
   write_call(text, "allocated", place.slot->allocated);
   if (place.slot->freed.thread != 0) write_call(text, "freed", place.slot->freed);
   text << "folio:   what a line FILE+OFFSET is in the source: addr2line -Cfie FILE OFFSET";
-  flush(text);
+  write_line(text);
 }
 
 // The call that found it.
@@ -66,7 +60,7 @@ FOLIO_NOINLINE void write_caller(Text& text) {
   Frames frames;
   take_frames(frames);
   text << "folio:   called by thread " << uint64_t{os::thread_id()} << ":";
-  flush(text);
+  write_line(text);
   write_frames(text, frames);
 }
 
@@ -120,9 +114,8 @@ void write_fault(const os::Fault& fault, const GuardPlace& place) {
   }
   put_object(put_distance(text, distance), place);
   if (!write_misuse(text, kAnchor)) return;
-  text.clear();
   text << "folio:   accessed by thread " << uint64_t{os::thread_id()} << ":";
-  flush(text);
+  write_line(text);
   Frames frames;
   frames_from(fault.registers, frames);
   write_frames(text, frames, true);
@@ -173,7 +166,6 @@ void report_guarded(const void* object, const GuardPlace& place, const char* fun
         place);
   }
   if (!write_misuse(text, freed ? "double-free" : "invalid-free")) return;
-  text.clear();
   write_caller(text);
   if (was) write_calls(text, place);
   end_misuse();
@@ -185,7 +177,6 @@ void report_guard_overwritten(const void* at, const GuardPlace& place, const cha
   text << (distance.where == Distance::kBefore ? "underflow" : "overflow") << ": written since it was allocated, ";
   put_object(put_distance(text, distance), place);
   if (!write_misuse(text, kAnchor)) return;
-  text.clear();
   write_calls(text, place);
   end_misuse();
 }

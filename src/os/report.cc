@@ -14,8 +14,8 @@ Text misuse_line(const char* function, const void* address) {
 
 bool write_misuse(Text& line, const char* anchor) {
   if (options.errors == kErrorsIgnore) return false;
-  line << " (see docs/errors.md#" << anchor << ")\n";
-  os::write_error(line.data(), line.length());
+  line << " (see docs/errors.md#" << anchor << ")";
+  write_line(line);
   return true;
 }
 
@@ -25,6 +25,12 @@ void end_misuse() {
 
 void report_misuse(Text& line, const char* anchor) {
   if (write_misuse(line, anchor)) end_misuse();
+}
+
+void write_line(Text& line) {
+  line << "\n";
+  os::write_error(line.data(), line.length());
+  line.clear();
 }
 
 }  // namespace folio

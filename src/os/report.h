@@ -1,4 +1,5 @@
-// Misuse reports: one line on standard error, then what the option "errors" says. Async-signal-safe, allocates nothing.
+// How a report is made and written: lines on standard error, then what the option "errors" says. What they say is in
+// store/misuse.cc and insight/guards_report.cc. Async-signal-safe, allocates nothing.
 #pragma once
 
 #include <stddef.h>
@@ -13,8 +14,12 @@ Text misuse_line(const char* function, const void* address);
 // Ends the line with where to read more, writes it and aborts, or returns if `errors` says so.
 void report_misuse(Text& line, const char* anchor);
 
-// The two halves of it, for reports of more than one line. False if nothing is to be said.
+// The two halves of it, for reports of more than one line, and `write_line` for those between them. False if nothing
+// is to be said.
 bool write_misuse(Text& line, const char* anchor);
 void end_misuse();
+
+// Ends the line, writes it and makes the text empty.
+void write_line(Text& line);
 
 }  // namespace folio

@@ -1,11 +1,19 @@
-// What is said of a misused address in a bin's chunk: one line each (os/report.h).
+// What is said of a misused address: one line each (os/report.h). Of guarded objects: insight/guards_report.cc.
 #pragma once
 
+#include "space/huge.h"
 #include "store/occupancy.h"
 
 namespace folio {
 
 void report_double_free(const char* function, const void* object, BinId bin);
+// Of an address in a bin's chunk.
 void report_not_start(const char* function, const void* address, const Place& place, BinId bin);
+void report_large(const char* function, const void* object);
+void report_huge(const char* function, const void* object, const HugeBlock& block);
+// Of an address that the chunk table does not know; it may be deep inside a huge object.
+void report_foreign(const char* function, const void* address);
+// The object's code in the chunk table is its bin, if it has one.
+void report_wrong_size(const char* function, const void* object, size_t size, size_t usable, unsigned code);
 
 }  // namespace folio

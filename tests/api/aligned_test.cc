@@ -44,30 +44,19 @@ TEST(AlignedAlloc, EveryPowerOfTwo) {
 
 TEST(AlignedAlloc, NoPowerOfTwoIsEinval) {
   for (size_t alignment : {size_t{0}, size_t{3}, size_t{24}, size_t{4095}, size_t{4097}, SIZE_MAX, SIZE_MAX - 15}) {
-    errno = 0;
-    EXPECT_EQ(opaque(aligned_alloc(opaque(alignment), 64)), nullptr) << alignment;
-    EXPECT_EQ(errno, EINVAL) << alignment;
-    errno = 0;
-    EXPECT_EQ(folio_aligned_alloc(opaque(alignment), 64), nullptr) << alignment;
-    EXPECT_EQ(errno, EINVAL) << alignment;
-    errno = 0;
-    EXPECT_EQ(folio_aligned_zalloc(opaque(alignment), 64), nullptr) << alignment;
-    EXPECT_EQ(errno, EINVAL) << alignment;
+    EXPECT_TRUE(refused(EINVAL, [&] { return aligned_alloc(opaque(alignment), 64); })) << alignment;
+    EXPECT_TRUE(refused(EINVAL, [&] { return folio_aligned_alloc(opaque(alignment), 64); })) << alignment;
+    EXPECT_TRUE(refused(EINVAL, [&] { return folio_aligned_zalloc(opaque(alignment), 64); })) << alignment;
   }
 }
 
 TEST(AlignedAlloc, RefusedSizesSetEnomem) {
   for (size_t alignment = 1; alignment <= kMostAlignment; alignment *= 8) {
     for (size_t size : refused_sizes()) {
-      errno = 0;
-      EXPECT_EQ(opaque(aligned_alloc(alignment, opaque(size))), nullptr) << alignment << " " << size;
-      EXPECT_EQ(errno, ENOMEM) << alignment << " " << size;
-      errno = 0;
-      EXPECT_EQ(opaque(memalign(alignment, opaque(size))), nullptr) << alignment << " " << size;
-      EXPECT_EQ(errno, ENOMEM) << alignment << " " << size;
-      errno = 0;
-      EXPECT_EQ(folio_aligned_zalloc(alignment, opaque(size)), nullptr) << alignment << " " << size;
-      EXPECT_EQ(errno, ENOMEM) << alignment << " " << size;
+      EXPECT_TRUE(refused(ENOMEM, [&] { return aligned_alloc(alignment, opaque(size)); })) << alignment << " " << size;
+      EXPECT_TRUE(refused(ENOMEM, [&] { return memalign(alignment, opaque(size)); })) << alignment << " " << size;
+      EXPECT_TRUE(refused(ENOMEM, [&] { return folio_aligned_zalloc(alignment, opaque(size)); }))
+          << alignment << " " << size;
     }
   }
 }
@@ -146,9 +135,7 @@ TEST(Memalign, RoundsTheAlignmentUp) {
 
 TEST(Memalign, AlignmentThatCannotBeRoundedUp) {
   for (size_t alignment : {SIZE_MAX, SIZE_MAX - 100, (SIZE_MAX / 2 + 1) + 1}) {
-    errno = 0;
-    EXPECT_EQ(opaque(memalign(opaque(alignment), 64)), nullptr);
-    EXPECT_EQ(errno, EINVAL);
+    EXPECT_TRUE(refused(EINVAL, [&] { return memalign(opaque(alignment), 64); }));
   }
 }
 
@@ -159,9 +146,7 @@ TEST(Valloc, IsPageAligned) {
     free(object);
   }
   for (size_t size : refused_sizes()) {
-    errno = 0;
-    EXPECT_EQ(opaque(valloc(opaque(size))), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return valloc(opaque(size)); })) << size;
   }
 }
 
@@ -178,9 +163,7 @@ TEST(Pvalloc, RoundsUpToWholePages) {
   check_object(empty, page, 0);
   free(empty);
   for (size_t size : refused_sizes()) {
-    errno = 0;
-    EXPECT_EQ(opaque(pvalloc(opaque(size))), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return pvalloc(opaque(size)); })) << size;
   }
 }
 
@@ -269,13 +252,9 @@ TEST(AlignedRealloc, AlignsWhatWasNot) {
 TEST(AlignedRealloc, RefusalsKeepTheObject) {
   void *object = opaque(malloc(100));
   fill(object, 100, 4);
-  errno = 0;
-  EXPECT_EQ(folio_aligned_realloc(object, opaque(size_t{24}), 200), nullptr);
-  EXPECT_EQ(errno, EINVAL);
+  EXPECT_TRUE(refused(EINVAL, [&] { return folio_aligned_realloc(object, opaque(size_t{24}), 200); }));
   for (size_t size : refused_sizes()) {
-    errno = 0;
-    EXPECT_EQ(folio_aligned_realloc(object, 64, opaque(size)), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return folio_aligned_realloc(object, 64, opaque(size)); })) << size;
   }
   EXPECT_EQ(first_difference(object, 100, 4), 100u);
   free(object);

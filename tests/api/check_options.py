@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """FOLIO_OPTIONS from outside: what is in force, the exact line for each mistake, and stats:exit."""
 
-import argparse
 import os
 import re
 import subprocess
@@ -9,6 +8,10 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import with_paths
 
 PROBE = Path()
 OPTIONS_DEF = Path()
@@ -255,16 +258,5 @@ class StatsAtExit(unittest.TestCase):
         self.assertEqual(probe("stats:none", "stats")[1], [])
 
 
-def main() -> None:
-    """Take our own arguments, leave the rest to unittest."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--probe", type=Path, required=True)
-    parser.add_argument("--options-def", type=Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    global PROBE, OPTIONS_DEF
-    PROBE, OPTIONS_DEF = arguments.probe, arguments.options_def
-    unittest.main(argv=[sys.argv[0], *rest])
-
-
 if __name__ == "__main__":
-    main()
+    with_paths.main(globals(), "PROBE", "OPTIONS_DEF")

@@ -46,26 +46,16 @@ TEST(Malloc, AlignmentOfEverySize) {
 
 TEST(Malloc, RefusedSizesSetEnomem) {
   for (size_t size : refused_sizes()) {
-    errno = 0;
-    EXPECT_EQ(opaque(malloc(opaque(size))), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
-    errno = 0;
-    EXPECT_EQ(folio_malloc(opaque(size)), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return malloc(opaque(size)); })) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return folio_malloc(opaque(size)); })) << size;
   }
 }
 
 TEST(Calloc, RefusedSizesSetEnomem) {
   for (size_t size : refused_sizes()) {
-    errno = 0;
-    EXPECT_EQ(opaque(calloc(1, opaque(size))), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
-    errno = 0;
-    EXPECT_EQ(opaque(calloc(opaque(size), 1)), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
-    errno = 0;
-    EXPECT_EQ(folio_calloc(opaque(size), 1), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return calloc(1, opaque(size)); })) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return calloc(opaque(size), 1); })) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return folio_calloc(opaque(size), 1); })) << size;
   }
 }
 
@@ -83,9 +73,7 @@ const size_t kOverflowing[][2] = {
 
 TEST(Calloc, OverflowingProductsSetEnomem) {
   for (const auto &[count, size] : kOverflowing) {
-    errno = 0;
-    EXPECT_EQ(opaque(calloc(opaque(count), opaque(size))), nullptr) << count << " * " << size;
-    EXPECT_EQ(errno, ENOMEM);
+    EXPECT_TRUE(refused(ENOMEM, [&] { return calloc(opaque(count), opaque(size)); })) << count << " * " << size;
   }
 }
 
@@ -107,12 +95,10 @@ TEST(Reallocarray, OverflowingProductsKeepTheObject) {
   for (const auto &[count, size] : kOverflowing) {
     void *object = opaque(malloc(100));
     fill(object, 100, 3);
-    errno = 0;
-    EXPECT_EQ(reallocarray(opaque(object), opaque(count), opaque(size)), nullptr) << count << " * " << size;
-    EXPECT_EQ(errno, ENOMEM);
-    errno = 0;
-    EXPECT_EQ(folio_reallocarray(opaque(object), opaque(count), opaque(size)), nullptr) << count << " * " << size;
-    EXPECT_EQ(errno, ENOMEM);
+    EXPECT_TRUE(refused(ENOMEM, [&] { return reallocarray(opaque(object), opaque(count), opaque(size)); }))
+        << count << " * " << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return folio_reallocarray(opaque(object), opaque(count), opaque(size)); }))
+        << count << " * " << size;
     EXPECT_EQ(first_difference(object, 100, 3), 100u);
     free(object);
   }
@@ -135,12 +121,8 @@ TEST(Realloc, RefusedSizesKeepTheObject) {
     ASSERT_NE(object, nullptr);
     fill(object, bytes, 5);
     for (size_t size : refused_sizes()) {
-      errno = 0;
-      EXPECT_EQ(realloc(opaque(object), opaque(size)), nullptr) << size;
-      EXPECT_EQ(errno, ENOMEM) << size;
-      errno = 0;
-      EXPECT_EQ(folio_realloc(opaque(object), opaque(size)), nullptr) << size;
-      EXPECT_EQ(errno, ENOMEM) << size;
+      EXPECT_TRUE(refused(ENOMEM, [&] { return realloc(opaque(object), opaque(size)); })) << size;
+      EXPECT_TRUE(refused(ENOMEM, [&] { return folio_realloc(opaque(object), opaque(size)); })) << size;
     }
     EXPECT_EQ(first_difference(object, bytes, 5), bytes);
     free(object);
@@ -155,9 +137,7 @@ TEST(Realloc, OfNullIsMalloc) {
   EXPECT_NE(empty, nullptr);
   free(empty);
   for (size_t size : refused_sizes()) {
-    errno = 0;
-    EXPECT_EQ(opaque(realloc(nullptr, opaque(size))), nullptr) << size;
-    EXPECT_EQ(errno, ENOMEM) << size;
+    EXPECT_TRUE(refused(ENOMEM, [&] { return realloc(nullptr, opaque(size)); })) << size;
   }
 }
 

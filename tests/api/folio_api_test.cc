@@ -10,15 +10,6 @@ using namespace folio_test;
 
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
-folio_stats stats_now() {
-  folio_stats stats = {};
-  stats.struct_size = sizeof stats;
-  EXPECT_TRUE(folio_stats_get(&stats));
-  return stats;
-}
-
 TEST(Version, IsTheHeaders) {
   std::string expected = std::to_string(FOLIO_VERSION_MAJOR) + "." + std::to_string(FOLIO_VERSION_MINOR) + "." +
                          std::to_string(FOLIO_VERSION_PATCH);

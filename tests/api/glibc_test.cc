@@ -10,8 +10,6 @@ using namespace folio_test;
 
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 TEST(Mallinfo2, FollowsTheProgram) {
   struct mallinfo2 before = mallinfo2();
   std::vector<void *> objects;

@@ -18,8 +18,6 @@ using namespace folio_test;
 
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 folio_limit limit_now() {
   folio_limit limit{};
   limit.struct_size = sizeof limit;

@@ -7,8 +7,6 @@ using namespace folio_test;
 
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 // One byte a page is enough for large objects; a copy that is off by any amount still shows.
 void stamp(void *object, size_t from, size_t to, unsigned seed) {
   unsigned char *byte = static_cast<unsigned char *>(object);

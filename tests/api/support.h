@@ -13,17 +13,25 @@
 #include <algorithm>
 #include <vector>
 
+#include "../values.h"
+
 namespace folio_test {
 
-// The same value, but the compiler can neither warn of it nor drop the allocation that it leads to.
-template <class T>
-T opaque(T value) {
-  asm volatile("" : "+r"(value) : : "memory");
-  return value;
+// Whether a call gave null, and `error` in errno.
+template <class Call>
+testing::AssertionResult refused(int error, Call call) {
+  errno = 0;
+  void *object = opaque(call());
+  const int found = errno;
+  if (object == nullptr && found == error) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "gave " << object << ", errno " << found << ", not " << error;
 }
 
-inline bool aligned_to(const void *pointer, size_t alignment) {
-  return reinterpret_cast<uintptr_t>(pointer) % alignment == 0;
+inline folio_stats stats_now() {
+  folio_stats stats = {};
+  stats.struct_size = sizeof stats;
+  EXPECT_TRUE(folio_stats_get(&stats));
+  return stats;
 }
 
 // Bytes that depend on their place and on `seed`, so that a shifted or foreign copy differs.
@@ -41,11 +49,6 @@ inline size_t first_difference(const void *object, size_t bytes, unsigned seed) 
     if (static_cast<const unsigned char *>(object)[i] != pattern_byte(i, seed)) return i;
   }
   return bytes;
-}
-
-inline bool all_zero(const void *object, size_t bytes) {
-  const unsigned char *byte = static_cast<const unsigned char *>(object);
-  return bytes == 0 || (byte[0] == 0 && memcmp(byte, byte + 1, bytes - 1) == 0);
 }
 
 // The usable size of each bin, ascending, then a few huge sizes. Found by asking, not from the table.

@@ -13,16 +13,6 @@ using namespace folio_test;
 
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kKiB = size_t{1} << 10;
-
-folio_stats stats_now() {
-  folio_stats stats = {};
-  stats.struct_size = sizeof stats;
-  EXPECT_TRUE(folio_stats_get(&stats));
-  return stats;
-}
-
 // The same once as little is live: what the housekeeper has just claimed, to give it back, counts as live.
 folio_stats stats_with_live(size_t most) {
   folio_stats stats = stats_now();

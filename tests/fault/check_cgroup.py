@@ -6,12 +6,15 @@ to these tests), or, where the process is in the root of the hierarchy that it s
 cgroups are somebody else's to make, and the test is left out.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import with_paths
 
 BURSTS = Path()
 MIB = 1 << 20
@@ -140,15 +143,5 @@ class Pressure(unittest.TestCase):
             self.assertLessEqual(said["high"], 2)
 
 
-def main() -> None:
-    """Take our own arguments, leave the rest to unittest."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bursts", type=Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    global BURSTS
-    BURSTS = arguments.bursts
-    unittest.main(argv=[sys.argv[0], *rest])
-
-
 if __name__ == "__main__":
-    main()
+    with_paths.main(globals(), "BURSTS")

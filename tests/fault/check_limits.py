@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Runs the cases of limits.cc, some of them under a limit of address space or memory that holds from exec on."""
 
-import argparse
 import contextlib
 import os
 import resource
@@ -11,6 +10,10 @@ import tempfile
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import with_paths
 
 LIMITS = Path()
 LIBRARY = Path()
@@ -203,16 +206,5 @@ class Container(Case):
             self.run_well("/bin/sh", "-c", command)
 
 
-def main() -> None:
-    """Take our own arguments, leave the rest to unittest."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limits", type=Path, required=True)
-    parser.add_argument("--library", type=Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    global LIMITS, LIBRARY
-    LIMITS, LIBRARY = arguments.limits, arguments.library
-    unittest.main(argv=[sys.argv[0], *rest])
-
-
 if __name__ == "__main__":
-    main()
+    with_paths.main(globals(), "LIMITS", "LIBRARY")

@@ -4,12 +4,15 @@
 With the term's option raised the same program must keep more, or its test would show nothing.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import with_paths
 
 PROGRAM = Path()
 MIB = 1024  # in KiB, as all numbers here
@@ -88,15 +91,5 @@ class Retained(unittest.TestCase):
                 self.assertLessEqual(run("", "metadata", size)["bytes"], bytes_each * 1.02 + shared)
 
 
-def main() -> None:
-    """Take our own arguments, leave the rest to unittest."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", type=Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    global PROGRAM
-    PROGRAM = arguments.program
-    unittest.main(argv=[sys.argv[0], *rest])
-
-
 if __name__ == "__main__":
-    main()
+    with_paths.main(globals(), "PROGRAM")

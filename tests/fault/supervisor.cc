@@ -43,36 +43,30 @@ std::vector<sock_filter> filter_for(const std::vector<int> &calls) {
   return code;
 }
 
-bool send_descriptor(int socket, int descriptor) {
+// One byte, with room for a descriptor beside it.
+struct Message {
   char byte = 0;
   iovec part = {&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr *header = CMSG_FIRSTHDR(&message);
+  msghdr header = {nullptr, 0, &part, 1, control, sizeof control, 0};
+};
+
+bool send_descriptor(int socket, int descriptor) {
+  Message message;
+  cmsghdr *header = CMSG_FIRSTHDR(&message.header);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  return sendmsg(socket, &message, 0) == 1;
+  return sendmsg(socket, &message.header, 0) == 1;
 }
 
 // The descriptor that the child sends, or -1 if it ends without one.
 int receive_descriptor(int socket) {
-  char byte = 0;
-  iovec part = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1 || CMSG_FIRSTHDR(&message) == nullptr) return -1;
+  Message message;
+  if (recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC) != 1 || CMSG_FIRSTHDR(&message.header) == nullptr) return -1;
   int descriptor = -1;
-  memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
+  memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message.header)), sizeof descriptor);
   return descriptor;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from folio.cli import main
 from folio.parts import Parts, explain
 from folio.reader import Reader
@@ -35,6 +37,11 @@ BUILT = ROOT / "build/tests/folio_command"
 OPENER = Path(os.environ.get("FOLIO_TEST_OPENER", BUILT / "folio_command_opener"))
 PLUGIN = Path(os.environ.get("FOLIO_TEST_PLUGIN", BUILT / "libfolio_command_plugin.so"))
 OWN = Path(os.environ.get("FOLIO_TEST_OWN", BUILT / "libfolio_command_own.so"))
+
+STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"  # nothing is given back by itself
+
+# The command's tree of options is the same each time that `main` is called here, and takes 20 ms to make.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 SYMBOLIC = Path(os.environ.get("FOLIO_TEST_SYMBOLIC", BUILT / "libfolio_command_symbolic.so"))
 
@@ -114,7 +121,16 @@ def gcore(pid: int, folder: Path) -> Path:
     done = subprocess.run(["gcore", "-o", folder / "gcore", str(pid)], capture_output=True, text=True, timeout=300)
     if "ptrace" in done.stderr:
         pytest.skip("gcore may not trace here")
-    return folder / f"gcore.{pid}"
+    core = folder / f"gcore.{pid}"
+    # Most of it are zeros: less to write to the disk, where the file system can. To copy it: `copied`.
+    subprocess.run(["fallocate", "--dig-holes", core], capture_output=True, check=False)
+    return core
+
+
+def copied(file: Path, target: Path) -> Path:
+    """With holes in place of zeros."""
+    subprocess.run(["cp", "--sparse=always", file, target], check=True)
+    return target
 
 
 def figures(target: int | Path, *, by_account: bool = False) -> dict[str, Any]:
@@ -129,6 +145,14 @@ def heap(*words: str, options: str = "", program: Path = HEAP) -> Iterator[tuple
     """heap.cc in one of its forms: its process, and what it says of itself."""
     with running([str(program), *words], None if program in (STATIC, PLANTED_STATIC) else LIBRARY, options) as process:
         yield process.pid, json.loads(line_of(process))
+
+
+@contextmanager
+def stopped_heap(*words: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The same, and it stands still."""
+    with heap(*words, options=STILL) as (pid, known):
+        stop(pid)
+        yield pid, known
 
 
 def folio(*words: str | Path, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess:
@@ -154,6 +178,15 @@ def folio_here(*words: str | Path) -> subprocess.CompletedProcess:
     finally:
         sys.argv = before
     return subprocess.CompletedProcess(sys.argv, left.value.code, out.getvalue(), err.getvalue())
+
+
+def one_line(done: subprocess.CompletedProcess, *texts: str) -> str:
+    """What a command said that failed: one line, with these in it."""
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    for text in texts:
+        assert text in done.stderr
+    return done.stderr
 
 
 def folio_json(*words: str | Path) -> dict[str, Any]:

@@ -14,7 +14,20 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from conftest import HEAP, LIBRARY, environment, eventually, folio, folio_here, folio_json, heap, line_of, running, stop
+from conftest import (
+    HEAP,
+    LIBRARY,
+    STILL,
+    environment,
+    eventually,
+    folio,
+    folio_here,
+    folio_json,
+    heap,
+    line_of,
+    running,
+    stop,
+)
 from folio.output import Output, bar, let_wrap, one_line, share, size, table
 from folio.permission import reason
 from folio.run import show, summary
@@ -300,7 +313,7 @@ class TestDoctor:
         assert ("PYTHONMALLOC=malloc puts them on Folio" in advice) == (allocator == "pymalloc")
 
     def test_status_for_scripts(self):
-        with heap("quiet", "64", options="decay:3600000,housekeeper:off,dirty_floor:1000") as (pid, _):
+        with heap("quiet", "64", options=STILL) as (pid, _):
             assert folio_here("doctor", str(pid)).returncode == 1
             assert folio_here("doctor", str(pid), "--limit", "100").returncode == 0
 
@@ -327,7 +340,7 @@ class TestBins:
             assert parts == row["resident"]
 
     def test_the_last_row_sums_the_others_and_is_doctors(self):
-        with heap("known", options="decay:3600000,housekeeper:off,dirty_floor:1000") as (pid, _):
+        with heap("known", options=STILL) as (pid, _):
             found = folio_json("bins", pid)["samples"][0]
             parts = folio_json("doctor", pid)["parts"]
             lines = folio_here("bins", pid, "--rows", "3").stdout.splitlines()
@@ -363,7 +376,7 @@ class TestWhere:
     @pytest.fixture(scope="class")
     @classmethod
     def known(cls):
-        with heap("known", options="decay:3600000,housekeeper:off,dirty_floor:1000") as (pid, said):
+        with heap("known", options=STILL) as (pid, said):
             yield str(pid), said
 
     def ask(self, known, address):

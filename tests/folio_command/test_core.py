@@ -15,6 +15,8 @@ from conftest import (
     HEAP,
     LIBRARY,
     STATIC,
+    STILL,
+    copied,
     eventually,
     figures,
     folio,
@@ -23,22 +25,14 @@ from conftest import (
     gcore,
     heap,
     line_of,
+    one_line,
     running,
     stop,
+    stopped_heap,
 )
 from folio.limit import held_by
 from folio.process import Process
 from folio.reader import Reader
-
-STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
-
-
-def one_line(done, *texts):
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    for text in texts:
-        assert text in done.stderr
-    return done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +43,14 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stopped(folder):
     """heap known, stopped: PID, what it says, core."""
-    with heap("known", options=STILL) as (pid, known):
-        stop(pid)
+    with stopped_heap("known") as (pid, known):
+        yield pid, known, gcore(pid, folder)
+
+
+@pytest.fixture(scope="module")
+def stopped_threads(folder):
+    """The same of heap load 3."""
+    with stopped_heap("load", "3") as (pid, known):
         yield pid, known, gcore(pid, folder)
 
 
@@ -70,13 +70,20 @@ def kernel_core(process, folder):
 
 
 class TestSameFigures:
-    @pytest.mark.parametrize("words", [("known",), ("load", "3"), ("passed", "20000"), ("thinned", "16")])
-    def test_of_gcore(self, words, tmp_path):
-        with heap(*words, options=STILL) as (pid, _):
-            stop(pid)
-            core = gcore(pid, tmp_path)
-            assert figures(core) == figures(pid, by_account=True)
-            assert sum(figures(core)["bins"][0]["cached_objects"].values()) >= 0
+    def check(self, pid, core):
+        found = figures(core)
+        assert found == figures(pid, by_account=True)
+        assert sum(found["bins"][0]["cached_objects"].values()) >= 0
+
+    @pytest.mark.parametrize("prepared", ["stopped", "stopped_threads"])
+    def test_of_gcore(self, prepared, request):
+        pid, _, core = request.getfixturevalue(prepared)
+        self.check(pid, core)
+
+    @pytest.mark.parametrize("words", [("passed", "20000"), ("thinned", "16")])
+    def test_of_gcore_of_other_heaps(self, words, tmp_path):
+        with stopped_heap(*words) as (pid, _):
+            self.check(pid, gcore(pid, tmp_path))
 
     @pytest.mark.parametrize("program", [HEAP, STATIC], ids=["preloaded", "static"])
     def test_of_the_kernel(self, program, tmp_path):
@@ -125,17 +132,16 @@ class TestSameFigures:
         assert core.process.environment() == process.environment()
         assert core.process.pid == stopped[0]
 
-    def test_registers_of_all_threads(self, tmp_path):
-        with heap("load", "3") as (pid, _):
-            stop(pid)
-            core = Reader(str(gcore(pid, tmp_path))).process
-            threads = core.threads
-            stack = next(m for m in Process(pid).mappings() if m.name == "[stack]")
-            assert stack.start in [m.start for m in core.mappings() if m.name == "[stack]"]
-            assert {thread.number for thread in threads} == {int(x) for x in os.listdir(f"/proc/{pid}/task")}
-            main = next(thread for thread in threads if thread.number == pid)
-            assert stack.start <= main.stack < stack.end
-            assert main.stack in main.registers
+    def test_registers_of_all_threads(self, stopped_threads):
+        pid, _, file = stopped_threads
+        core = Reader(str(file)).process
+        threads = core.threads
+        stack = next(m for m in Process(pid).mappings() if m.name == "[stack]")
+        assert stack.start in [m.start for m in core.mappings() if m.name == "[stack]"]
+        assert {thread.number for thread in threads} == {int(x) for x in os.listdir(f"/proc/{pid}/task")}
+        main = next(thread for thread in threads if thread.number == pid)
+        assert stack.start <= main.stack < stack.end
+        assert main.stack in main.registers
 
     def test_contents_are_those_of_the_process(self, stopped):
         core, process = Reader(str(stopped[2])).process, Process(stopped[0])
@@ -207,7 +213,7 @@ class TestOtherPrograms:
         one_line(folio_here("doctor", tmp_path / "core.zst"), "zstd -d")
 
     def test_a_file_whose_name_is_a_number(self, stopped, tmp_path):
-        shutil.copy(stopped[2], tmp_path / "999999999")
+        copied(stopped[2], tmp_path / "999999999")
         done = folio("bins", "./999999999", cwd=tmp_path)
         assert done.returncode == 0
         assert "next: folio doctor ./999999999" in done.stdout
@@ -224,13 +230,20 @@ def with_build_id(source: Path, target: Path, first: int) -> str:
 
 
 class TestMappedFiles:
-    @pytest.fixture
-    def of_another_build(self, tmp_path):
-        library = tmp_path / "libfolio.so.0"
-        build_id = with_build_id(LIBRARY, library, 0x11)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def core_and_library(cls, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("mapped")
+        library = folder / "libfolio.so.0"
+        with_build_id(LIBRARY, library, 0x11)
         with running([str(HEAP), "known"], library, STILL) as process:
             line_of(process)
-            return gcore(process.pid, tmp_path), library, build_id
+            return gcore(process.pid, folder), library
+
+    @pytest.fixture
+    def of_another_build(self, core_and_library):
+        core, library = core_and_library
+        return core, library, with_build_id(LIBRARY, library, 0x11)
 
     def test_a_file_that_has_gone_is_named(self, of_another_build):
         core, library, build_id = of_another_build
@@ -262,14 +275,14 @@ class TestDamage:
     @pytest.mark.parametrize("share", [0, 0.00001, 0.001, 0.1, 0.5, 0.9, 0.99])
     def test_cut_short(self, small, share, tmp_path):
         cut = tmp_path / "core"
-        shutil.copy(small, cut)
+        copied(small, cut)
         os.truncate(cut, int(small.stat().st_size * share))
         one_line(folio_here("doctor", cut), str(cut))
 
     def test_damaged_headers_and_notes(self, small, tmp_path):
         """Whatever stands there: an answer, or one line."""
         damaged, chance = tmp_path / "core", random.Random(7)
-        shutil.copy(small, damaged)
+        copied(small, damaged)
         notes = re.search(r"NOTE +(\S+) \S+ \S+ (\S+)", self.headers(small))
         spans = [(0, 64 + 56 * 20), (int(notes[1], 16), int(notes[1], 16) + 2000)]
         said = set()

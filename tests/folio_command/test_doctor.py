@@ -4,14 +4,13 @@ import re
 import shutil
 
 import pytest
-from conftest import folio_here, folio_json, heap, line_of, running
+from conftest import STILL, folio_here, folio_json, heap, line_of, running
 from folio.advice import of_padding
 from folio.foreign import kind_of, runtime_of, sharing_of, stacks_of, zero_filled
 from folio.parts import explain
 from folio.process import parse_maps
 from folio.reader import Reader
 
-STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
 MAPS = """\
 55d0a0000000-55d0a0001000 r-xp 00000000 08:01 11   /usr/bin/program
 55d0a0001000-55d0a0002000 rw-p 00001000 08:01 11   /usr/bin/program

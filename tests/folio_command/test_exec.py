@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from conftest import HEAP, LIBRARY, eventually, folio, folio_here, line_of, running
+from conftest import HEAP, LIBRARY, STILL, eventually, folio, folio_here, line_of, running
 from folio.bins import sample
 from folio.calls import Seam, count
 from folio.errors import FolioError, NewProgram
@@ -21,7 +21,6 @@ from folio.reader import Reader, of_new_program
 from folio.run import show, summary
 from folio.watching import Watch, watch
 
-STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
 WRAPPED = f"import os, sys; print(flush=True); input(); os.execv('{HEAP}', ['heap', 'known'])"
 
 

@@ -7,13 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HEAP, LIBRARY, STATIC, eventually, exact, heap, running
+from conftest import HEAP, LIBRARY, STATIC, STILL, eventually, exact, heap, running
 from folio.parts import explain
 from folio.process import PAGE
 from folio.reader import Reader
 from folio.where import locate
-
-STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"  # nothing is purged while it is looked at
 
 
 def sums(parts):

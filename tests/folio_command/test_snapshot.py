@@ -18,6 +18,7 @@ import pytest
 from conftest import (
     HEAP,
     LIBRARY,
+    STILL,
     environment,
     eventually,
     figures,
@@ -26,8 +27,10 @@ from conftest import (
     gcore,
     heap,
     line_of,
+    one_line,
     running,
     stop,
+    stopped_heap,
 )
 from folio.calls import Seam
 from folio.layout import LISTED
@@ -36,7 +39,6 @@ from folio.reader import Reader
 from folio.snapshot import Memory
 from folio.snapshot_file import SnapshotFile, leave_out_torn, sample_tables, write
 
-STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
 # bin_array says nothing that the descriptors do not; front and true_front are how malloc is counted.
 NOT_KEPT = {"bin_array", "front", "true_front"}
 
@@ -47,26 +49,17 @@ def taken(target, file):
     return file
 
 
-def one_line(done, *texts):
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    for text in texts:
-        assert text in done.stderr
-
-
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     """heap known, stopped: PID, what it says, snapshot."""
-    with heap("known", options=STILL) as (pid, known):
-        stop(pid)
+    with stopped_heap("known") as (pid, known):
         yield pid, known, taken(pid, tmp_path_factory.mktemp("snapshots") / "heap.snap")
 
 
 class TestSameFigures:
     @pytest.mark.parametrize("words", [("known",), ("load", "3"), ("passed", "20000"), ("thinned", "32")])
     def test_of_a_process(self, words, tmp_path):
-        with heap(*words, options=STILL) as (pid, _):
-            stop(pid)
+        with stopped_heap(*words) as (pid, _):
             file = taken(pid, tmp_path / "a.snap")
             assert figures(file) == figures(pid)
             assert figures(file, by_account=True) == figures(pid, by_account=True)

@@ -12,7 +12,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from conftest import HEAP, eventually, folio, heap, kill, line_of, running
+from conftest import HEAP, STILL, eventually, folio, heap, kill, line_of, running
 
 textual = pytest.importorskip("textual")
 
@@ -23,8 +23,6 @@ from folio.parts import explain  # noqa: E402
 from folio.reader import Reader  # noqa: E402
 from folio.top import BinScreen, Top, Watched, after, cache_rows, rate_text, spark  # noqa: E402
 from textual.widgets import DataTable, Static  # noqa: E402
-
-STILL = "decay:3600000,housekeeper:off,dirty_floor:1000"
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,7 @@
 namespace stress {
 namespace {
 
-const bool configured = [] {
-  folio::options.decay = 20;
-  folio::options.dirty_floor = 8;
-  folio::options.housekeeper = folio::kHousekeeperOn;
-  return true;
-}();
+const bool configured = configure(8);
 
 constexpr size_t kLeast = size_t{20} << 10, kMost = size_t{10} << 20;
 

@@ -5,13 +5,7 @@
 namespace stress {
 namespace {
 
-// Before main, so that no thread reads an option while it is written.
-const bool configured = [] {
-  folio::options.decay = 20;
-  folio::options.dirty_floor = 1;
-  folio::options.housekeeper = folio::kHousekeeperOn;
-  return true;
-}();
+const bool configured = configure(1);
 
 void run_threads(unsigned count, double seconds, size_t largest) {
   ASSERT_TRUE(configured);

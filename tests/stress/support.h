@@ -40,6 +40,14 @@ inline constexpr bool kAddressSanitized = true;
 inline constexpr bool kAddressSanitized = false;
 #endif
 
+// A short decay, and the housekeeper. Before main, so that no thread reads an option while it is written.
+inline bool configure(int64_t dirty_floor) {
+  folio::options.decay = 20;
+  folio::options.dirty_floor = dirty_floor;
+  folio::options.housekeeper = folio::kHousekeeperOn;
+  return true;
+}
+
 // How long a test runs: `seconds`, half of it under a sanitizer, FOLIO_STRESS times as long where that is set.
 class Deadline {
  public:

@@ -175,9 +175,10 @@ class TestSimulate:
     @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind")
     def test_pages_that_miss(self, tmp_path):
         launcher, glibc = measure.build_launcher(tmp_path), measure.Allocator("glibc", None)
-        walk = "import sys; b = bytearray(64 << 20); sys.exit(sum(b[i] for i in range(0, 64 << 20, 4096)))"
-        command = [str(Path(sys.executable).resolve()), "-I", "-S", "-c", walk]
-        misses = simulate.simulate(launcher, command, glibc, simulate.PAGES)
+        source, walk = tmp_path / "walk.c", tmp_path / "walk"
+        source.write_text("volatile char b[64 << 20]; int main() { for (long i = 0; i < 64 << 20; i += 4096) b[i]; }")
+        measure.compile_to(walk, [measure.compiler("c"), str(source)])
+        misses = simulate.simulate(launcher, [str(walk)], glibc, simulate.PAGES)
         assert misses.second >= 16384  # each page once, beyond both levels
 
     def test_every_case_has_a_program(self):
@@ -199,7 +200,7 @@ SMALL = {
     "symmetric_exchange": ["ops=100000"],
     "nalloc_tests": ["test=3", "ops=100000", "threads=2"],
     "warm_up": ["objects=1000000", "slot_ms=2"],
-    "factor": ["p=1000000000039", "q=2000000000003"],
+    "factor": ["p=10000000019", "q=20000000089"],
     "group_cycles": ["ops=100000"],
     "large_buffers": ["ops=50"],
     "realloc_growth": ["elements=100000", "vectors=8"],
@@ -217,7 +218,15 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    return tmp_path_factory.mktemp("bench")
+    """The folder where programs are built, which here all have the same header before them, read once."""
+    folder = tmp_path_factory.mktemp("bench")
+    header = folder / "before.h"
+    header.write_text(f'#include "{measure.PROGRAMS / "bench.h"}"\n')
+    precompile = [measure.compiler("c++"), *measure.CXX_FLAGS, "-x", "c++-header", str(header)]
+    measure.compile_to(folder / "before.h.gch", precompile)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "CXX_FLAGS", [*measure.CXX_FLAGS, "-include", str(header)])
+        yield folder
 
 
 @pytest.mark.skipif(not (shutil.which("c++") or shutil.which("g++")), reason="no C++ compiler")

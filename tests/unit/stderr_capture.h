@@ -1,4 +1,4 @@
-// What is written to file descriptor 2 meanwhile, by raw writes too.
+// What is written to file descriptor 2 meanwhile, by raw writes too; and words of reports.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,7 +7,19 @@
 
 #include <string>
 
+#include "config/size_classes.h"
+
 namespace folio_test {
+
+inline std::string hex(const void* address) {
+  char text[32];
+  snprintf(text, sizeof text, "%p", address);
+  return text;
+}
+
+inline std::string object_words(folio::BinId bin) {
+  return std::to_string(info_of(bin).size) + "-byte object (bin " + std::to_string(index(bin)) + ")";
+}
 
 class StderrCapture {
  public:

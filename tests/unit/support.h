@@ -16,6 +16,7 @@
 #include "config/size_classes.h"
 #include "os/os.h"
 #include "space/pages.h"
+#include "values.h"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
@@ -36,18 +37,6 @@ inline constexpr bool kSanitized = false;
 
 // Fewer rounds where each takes ten times as long.
 constexpr unsigned rounds(unsigned plain) { return kSanitized ? (plain + 9) / 10 : plain; }
-
-inline constexpr size_t kKiB = size_t{1} << 10;
-inline constexpr size_t kMiB = size_t{1} << 20;
-
-inline bool aligned_to(const void* address, size_t alignment) {
-  return reinterpret_cast<uintptr_t>(address) % alignment == 0;
-}
-
-inline bool all_zero(const void* address, size_t bytes) {
-  const auto* byte = static_cast<const unsigned char*>(address);
-  return bytes == 0 || (byte[0] == 0 && memcmp(byte, byte + 1, bytes - 1) == 0);
-}
 
 // Every bin, for loops and for EXPECT messages.
 inline std::vector<folio::BinId> all_bins() {

@@ -8,12 +8,27 @@ collect_from_outside; without it nothing looks, and the command says so and writ
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from folio import output
 from folio.errors import FolioError
 from folio.reader import Reader
+from folio.source import Source
 
 POLL_SECONDS = 0.05
+
+
+def wait_for_answer(process: Source, answered: Callable[[], bool], timeout: float, why: str) -> None:
+    """`why` there may be none."""
+    end = time.monotonic() + timeout
+    while not answered():
+        process.must_live()
+        if time.monotonic() > end:
+            raise FolioError(
+                f"no answer from process {process.pid} within {timeout:g} s: {why}; ask again, or wait longer with "
+                "--timeout"
+            )
+        time.sleep(POLL_SECONDS)
 
 
 def ask(reader: Reader, timeout: float) -> None:
@@ -24,15 +39,8 @@ def ask(reader: Reader, timeout: float) -> None:
     )
     number = int.from_bytes(process.read(wanted, 4), "little") + 1 & 0xFFFFFFFF
     process.write(wanted, number.to_bytes(4, "little"))
-    end = time.monotonic() + timeout
-    while int.from_bytes(process.read(done, 4), "little") != number:
-        process.must_live()
-        if time.monotonic() > end:
-            raise FolioError(
-                f"no answer from process {process.pid} within {timeout:g} s: its housekeeper starts with the first "
-                "slow calls of malloc, and a stopped process does not run; ask again, or wait longer with --timeout"
-            )
-        time.sleep(POLL_SECONDS)
+    why = "its housekeeper starts with the first slow calls of malloc, and a stopped process does not run"
+    wait_for_answer(process, lambda: int.from_bytes(process.read(done, 4), "little") == number, timeout, why)
 
 
 def takes_wishes(reader: Reader) -> None:

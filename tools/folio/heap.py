@@ -3,7 +3,7 @@ large objects, huge blocks. Nothing here touches the process.
 
 A snapshot of a running process is torn: an object may be seen in two places, or in a magazine although its occupancy
 bit says free. Here the occupancy word has the last word: a cached object counts if its bit says taken, and once, in
-the order thread, CPU, depot. What does not fit is counted in `torn`.
+the order thread, CPU, depot. What does not fit is left out.
 """
 
 from __future__ import annotations
@@ -128,7 +128,6 @@ class Heap:
         self.snapshot = snapshot
         self.layout = snapshot.layout
         self.infos = infos
-        self.torn = 0
         self._index()
         self.bins = {info.number: self._read_bin(info) for info in infos if info.size}
         self.bins = {number: each for number, each in self.bins.items() if each is not None}
@@ -364,7 +363,6 @@ class Heap:
         for number in np.unique(numbers):
             bin_ = self.bins.get(int(number))
             if bin_ is None:
-                self.torn += int((numbers == number).sum())
                 continue
             chosen = numbers == number
             self._mark_bin(bin_, magazines, objects[chosen], row[chosen], by_owner)
@@ -383,7 +381,6 @@ class Heap:
         for other in bin_.cached.values():
             free_to_mark &= ~other
         marked = free_to_mark[chunk, folio] >> bit & np.uint64(1) == 1
-        self.torn += len(objects) - int(marked.sum())
         chunk, folio, bit, owner = (each[marked] for each in (chunk, folio, bit, owner))
         np.bitwise_or.at(bin_.cached[magazines.place], (chunk, folio), np.uint64(1) << bit)
         for each, count in zip(*np.unique(owner, return_counts=True), strict=True):

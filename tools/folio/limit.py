@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
-import time
 from dataclasses import dataclass
 from typing import Any
 
 from folio import output
-from folio.collect import POLL_SECONDS, takes_wishes
+from folio.collect import takes_wishes, wait_for_answer
 from folio.errors import FolioError
 from folio.heap import Heap
 from folio.parts import Parts, explain_well, not_exact
@@ -169,15 +168,8 @@ def set_limits(reader: Reader, soft: int, hard: int, timeout: float) -> None:
     process.must_live()
     process.write(at + 8, struct.pack("<qq", soft, hard))
     process.write(at, struct.pack("<I", number))
-    end = time.monotonic() + timeout
-    while REQUEST.unpack(process.read(at, REQUEST.size))[1] != number:
-        process.must_live()
-        if time.monotonic() > end:
-            raise FolioError(
-                f"no answer from process {process.pid} within {timeout:g} s: a stopped process does not run, and one "
-                "that has only begun has no housekeeper yet; ask again, or wait longer with --timeout"
-            )
-        time.sleep(POLL_SECONDS)
+    why = "a stopped process does not run, and one that has only begun has no housekeeper yet"
+    wait_for_answer(process, lambda: REQUEST.unpack(process.read(at, REQUEST.size))[1] == number, timeout, why)
 
 
 # ---- Showing ----

@@ -96,7 +96,6 @@ class Samples:
         self.memory, self.layout = memory_of(reader), reader.layout
         self.after = after
         self.tables: list[Table] = []
-        self.torn = 0  # overwritten while they were read
         if self.layout.sample_bytes < SAMPLE.itemsize or self.layout.sample_registers_offset != REGISTERS_OFFSET:
             raise FolioError(
                 f"samples of {self.layout.sample_bytes} bytes are unknown to this tool: use that of the same release"
@@ -184,7 +183,6 @@ class Samples:
         again = self._read(new.table.address + new.slots * self.layout.sample_bytes, 8)
         self.memory.must_live()
         whole = again >> 2 == new.headers["mark"] >> 2
-        self.torn += int((~whole).sum())
         new.table.marks[new.slots[~whole]] = 0
         return whole
 

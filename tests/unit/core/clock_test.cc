@@ -59,6 +59,14 @@ unsigned threads_before() {
   return threads_of_process();
 }
 
+// Memory goes back in calls alone, and not because it is old. Without a housekeeper: a sanitizer's own thread would
+// call for one.
+void only_calls_purge(int64_t floor_mib) {
+  options.housekeeper = kHousekeeperOff;
+  options.dirty_floor = floor_mib;
+  options.decay = 3600000;
+}
+
 // A burst of objects that are all freed again.
 void burst(size_t size, size_t bytes) {
   std::vector<void*> objects;
@@ -147,9 +155,7 @@ TEST_F(Clock, DirtyMemoryStaysUnderItsFloorWithoutAnyTime) {
 
 // Of large and huge objects what was live since the last tick may stay, up to kTolerated.
 TEST_F(Clock, LargeObjectsThatWereLiveLatelyAreTolerated) {
-  options.housekeeper = kHousekeeperOff;  // as above
-  options.dirty_floor = 2;
-  options.decay = 3600000;
+  only_calls_purge(2);
   for (const size_t size : {100 * kKiB, 900 * kKiB, 3 * kMiB}) {
     const int result = in_child([size] {
       burst(size, 32 * kMiB);
@@ -188,9 +194,7 @@ TEST_F(Clock, HugeObjectsThatAreReplacedKeepTheirPages) {
 
 // What the caches hold of a heap that is freed in random order would keep nearly all of its pages.
 TEST_F(Clock, CachesDoNotKeepThePagesOfAHeapThatIsGone) {
-  options.housekeeper = kHousekeeperOff;  // as above
-  options.dirty_floor = 4;
-  options.decay = 3600000;
+  only_calls_purge(4);
   const int result = in_child([] {
     std::minstd_rand random(1);
     std::vector<void*> objects;
@@ -205,9 +209,7 @@ TEST_F(Clock, CachesDoNotKeepThePagesOfAHeapThatIsGone) {
 
 // In random order no chunk has a quarter to give for long; then all have.
 TEST_F(Clock, WhatIsFreedInRandomOrderKeepsTheBoundToo) {
-  options.housekeeper = kHousekeeperOff;  // as above
-  options.dirty_floor = 2;
-  options.decay = 3600000;
+  only_calls_purge(2);
   const int result = in_child([] {
     std::minstd_rand random(1);
     std::vector<void*> objects;
@@ -225,9 +227,7 @@ TEST_F(Clock, WhatIsFreedInRandomOrderKeepsTheBoundToo) {
 }
 
 TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
-  options.housekeeper = kHousekeeperOff;  // as above
-  options.dirty_floor = 1;
-  options.decay = 3600000;
+  only_calls_purge(1);
   const int result = in_child([] {
     std::vector<void*> live;
     for (unsigned i = 0; i < 3200; ++i) live.push_back(alloc(20 * kKiB));
@@ -255,9 +255,7 @@ unsigned take_aged_marks() {
 
 // A heap of which too much is free, but nowhere a quarter of a chunk: no call looks through all of it.
 TEST_F(Clock, ACallChecksFewChunks) {
-  options.housekeeper = kHousekeeperOff;  // as above
-  options.dirty_floor = 1;
-  options.decay = 3600000;
+  only_calls_purge(1);
   const int result = in_child([] {
     constexpr size_t kSize = 20 * kKiB;
     constexpr unsigned kChunks = 6 * kStepChunks;
@@ -286,9 +284,7 @@ TEST_F(Clock, ACallChecksFewChunks) {
 }
 
 TEST_F(Clock, UnderTheFloorNothingGoesBeforeItsTime) {
-  options.housekeeper = kHousekeeperOff;  // as above
-  options.dirty_floor = 64;
-  options.decay = 3600000;
+  only_calls_purge(64);
   const int result = in_child([] {
     const PageDelta delta;
     burst(100 * kKiB, 32 * kMiB);

@@ -15,16 +15,7 @@ using namespace folio_test;
 
 namespace {
 
-std::string hex(const void* address) {
-  char text[32];
-  snprintf(text, sizeof text, "%p", address);
-  return text;
-}
-
-std::string object_words(const void* object) {
-  const unsigned bin = chunk_code(object);
-  return std::to_string(kSizes.info[bin].size) + "-byte object (bin " + std::to_string(bin) + ")";
-}
+std::string words_of(const void* object) { return object_words(bin_id(chunk_code(object))); }
 
 class Free : public ::testing::Test {
  protected:
@@ -51,7 +42,7 @@ class Free : public ::testing::Test {
     return reported([=] { release(object, "FUNC"); });
   }
   static std::string interior(const void* address, const void* object) {
-    return line(address, "not the start of an object: inside a " + object_words(object) + " at " + hex(object),
+    return line(address, "not the start of an object: inside a " + words_of(object) + " at " + hex(object),
                 "invalid-free");
   }
 
@@ -86,8 +77,8 @@ TEST_F(Free, TheObjectFreedLastIsFoundAtOnce) {
     use_often(size);
     void* const object = alloc(size);
     EXPECT_EQ(freed(object), "");
-    EXPECT_EQ(freed(object), line(object, "double free of a " + object_words(object), "double-free")) << size;
-    EXPECT_EQ(freed(object), line(object, "double free of a " + object_words(object), "double-free")) << size;
+    EXPECT_EQ(freed(object), line(object, "double free of a " + words_of(object), "double-free")) << size;
+    EXPECT_EQ(freed(object), line(object, "double free of a " + words_of(object), "double-free")) << size;
   }
 }
 
@@ -105,7 +96,7 @@ TEST_F(Free, FurtherBackItIsFoundWhenTheMagazineIsEmptied) {
     EXPECT_EQ(freed(object), "");
     const std::string reported = reported_by_collect();
     EXPECT_EQ(without_function(reported),
-              without_function(line(object, "double free of a " + object_words(object), "double-free")));
+              without_function(line(object, "double free of a " + words_of(object), "double-free")));
   }
 }
 
@@ -214,7 +205,7 @@ TEST_F(Free, ExtentOfWhatIsNoObjectIsMisuse) {
   free_object(object);
   collect_everything("test");
   EXPECT_EQ(reported([&] { EXPECT_FALSE(find_extent(object, "FUNC", &extent)); }),
-            line(object, "double free of a " + object_words(object), "double-free"))
+            line(object, "double free of a " + words_of(object), "double-free"))
       << "back in its folio it is known to be free";
 }
 

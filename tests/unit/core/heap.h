@@ -19,13 +19,6 @@
 
 namespace folio_test {
 
-// The same value, but the compiler no longer knows where it comes from.
-template <class T>
-T opaque(T value) {
-  asm volatile("" : "+r"(value) : : "memory");
-  return value;
-}
-
 inline void* alloc(size_t size) { return opaque(folio::allocate(size)); }
 inline void free_object(void* object) { folio::release(object, "free"); }
 

@@ -11,16 +11,6 @@ using namespace folio_test;
 
 namespace {
 
-std::string hex(const void* address) {
-  char text[32];
-  snprintf(text, sizeof text, "%p", address);
-  return text;
-}
-
-std::string object_words(BinId bin) {
-  return std::to_string(info_of(bin).size) + "-byte object (bin " + std::to_string(index(bin)) + ")";
-}
-
 class BinMisuse : public ::testing::Test {
  protected:
   BinMisuse() { options.errors = kErrorsWarn; }

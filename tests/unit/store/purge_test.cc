@@ -57,6 +57,22 @@ void give(BinId bin, std::vector<void*>& objects) {
 // As many objects as make about three chunks, or half a chunk of the smallest.
 unsigned several(BinId bin) { return std::max(20u, std::min(3 * info_of(bin).objects, rounds(20000))); }
 
+// Of which no page is resident that no object is on. A bin whose fifth chunk has come, maybe in an earlier test of the
+// process, has huge pages, and their colour is resident too.
+std::vector<BinId> bins_of_small_pages() {
+  std::vector<BinId> bins;
+  for (const BinId bin : all_bins()) {
+    bool huge = false;
+    visit_chunks(process_store, bin, [&](Descriptor& d) {
+      const Backing backing = d.backing();
+      huge = backing == Backing::kHugeWanted || backing == Backing::kHugePurged || backing == Backing::kHuge;
+      return !huge;
+    });
+    if (!huge) bins.push_back(bin);
+  }
+  return bins;
+}
+
 // The page accounts by counting every bit of every chunk.
 struct Recount {
   int64_t resident = 0, dirty = 0;
@@ -108,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(, Purge, ::testing::Bool(),
                          [](const auto& mode) { return std::string(mode.param ? "InBatches" : "RunByRun"); });
 
 TEST_P(Purge, AccountsFollowABinThroughItsLife) {
-  for (const BinId bin : all_bins()) {
+  for (const BinId bin : bins_of_small_pages()) {
     std::vector<void*> objects = take_filled(bin, several(bin));
     EXPECT_GE(delta_.resident(), static_cast<int64_t>(objects.size() * info_of(bin).size)) << "bin " << index(bin);
     EXPECT_LT(delta_.dirty(), static_cast<int64_t>(128 * kKiB))
@@ -165,7 +181,7 @@ TEST_P(Purge, WhatIsTakenKeepsItsContents) {
 }
 
 TEST_P(Purge, OnlyWhatHasAgedGoesOnATick) {
-  for (const BinId bin : all_bins()) {
+  for (const BinId bin : bins_of_small_pages()) {
     std::vector<void*> first = take_filled(bin, several(bin)), second;
     give(bin, first);
     EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
