@@ -173,11 +173,13 @@ def table(results: Results) -> str:
 
 
 def figures_csv(results: Results) -> str:
-    """The same without the last column, for programs."""
+    """The same for programs."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["case", "figure", "unit", *results.allocators])
-    writer.writerows([case.name, figure.label, figure.unit, *cells] for case, figure, cells in figure_rows(results))
+    writer.writerow(["case", "figure", "unit", *results.allocators, "ahead of the best peer"])
+    for case, figure, cells in figure_rows(results):
+        last = against_text(*against_best(results, case, figure))
+        writer.writerow([case.name, figure.label, figure.unit, *cells, last])
     return text.getvalue()
 
 

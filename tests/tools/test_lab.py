@@ -103,8 +103,8 @@ class TestReport:
     def test_the_figures_alone(self):
         found = results(samples("a", [2, 4]), samples("b", [1], problem="over 8 GiB"), samples("folio", [12, 12]))
         lines = report.figures_csv(found).splitlines()
-        assert lines[0] == "case,figure,unit,folio,a,b"
-        assert lines[1] == "c,speed,million/s,12.0,3.00 (2.00–4.00),over 8 GiB"
+        assert lines[0] == "case,figure,unit,folio,a,b,ahead of the best peer"
+        assert lines[1] == "c,speed,million/s,12.0,3.00 (2.00–4.00),over 8 GiB,4.50 (3.00–6.00) x a"
 
     def test_one_round_has_no_verdict(self):
         one = report.standings_table(results(samples("a", [4]), samples("b", [2]), samples("folio", [8])))
