@@ -109,6 +109,8 @@ unsigned cpu();
 
 // Milliseconds of a clock that only goes forward; coarse (some milliseconds), cheap.
 uint64_t now_ms();
+// Microseconds for which this thread has had a CPU, in the kernel too, exact.
+uint64_t cpu_us();
 
 // Sleeps as long as `word` holds `value`, until wake() or the time is up; may end early. False if the system refuses.
 bool wait(Atomic<uint32_t>& word, uint32_t value, uint64_t ms);

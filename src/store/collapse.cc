@@ -5,6 +5,7 @@
 #include "os/os.h"
 #include "space/room.h"
 #include "store/commit.h"
+#include "store/huge_pace.h"
 #include "store/occupancy.h"
 #include "store/residency.h"
 
@@ -90,9 +91,11 @@ bool poll(Store& store, uint64_t now) {
     }
     if (d == nullptr || !has_stayed_dense(place, *d)) continue;
     if (collapsed == 0 && !os::huge_pages_come()) return wait_longer(place, now);
+    const uint64_t began = os::cpu_us();
     if (!collapse_chunk(*d)) return wait_longer(place, now);
+    note_huge_page(os::cpu_us() - began);
     place.in_vain = 0;
-    if (++collapsed == kChunksMost) break;
+    if (++collapsed == kChunksMost || !huge_pages_due()) break;
   }
   place.not_before = now + kEveryMs;
   return true;
@@ -104,7 +107,7 @@ bool collapse_dense_chunks(Store& store) {
   CollapsePlace& place = store.collapse;
   if (options.huge_pages == kHugePagesNever || room_is_tight()) return false;
   const uint64_t now = os::now_ms();
-  if (now < place.not_before) return place.awaited;
+  if (now < place.not_before || !huge_pages_due()) return place.awaited;
   if (at_start(place)) place.awaited = false;
   return poll(store, now);
 }

@@ -6,6 +6,7 @@
 #include "space/room.h"
 #include "store/commit.h"
 #include "store/hints.h"
+#include "store/huge_pace.h"
 #include "store/occupancy.h"
 
 namespace folio {
@@ -197,7 +198,8 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
   if (fresh == 0) return;
   // relaxed: a guess; two that both do it do no harm
   const Backing backing = d.backing();
-  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() && nothing_there(d)) {
+  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() && nothing_there(d) &&
+      huge_pages_due()) {
     make_huge(d);
   }
   const int before = change.resident;
@@ -281,6 +283,9 @@ void make_huge(Descriptor& d) {
   // 100,000 instructions, beside the kernel's zeroing of 2 MiB. Rejected: to mark all, then unmark what is taken. It
   // took a few thousand, and beside a purge left marks of pages that had gone.
   note_whole(d);
+  // It comes here, where its time can be taken, and not at the caller's first write.
+  const uint64_t began = os::cpu_us();
+  if (os::populate(d.chunk(), os::page_bytes())) note_huge_page(os::cpu_us() - began);
 }
 
 void note_whole(Descriptor& d) {

@@ -138,6 +138,9 @@ bool __wrap__ZN5folio2os15huge_pages_comeEv() {
 uint64_t __real__ZN5folio2os6now_msEv();
 uint64_t __wrap__ZN5folio2os6now_msEv() { return Machine::explores() ? 0 : __real__ZN5folio2os6now_msEv(); }
 
+uint64_t __real__ZN5folio2os6cpu_usEv();
+uint64_t __wrap__ZN5folio2os6cpu_usEv() { return Machine::explores() ? 0 : __real__ZN5folio2os6cpu_usEv(); }
+
 // The guards of variables that a test initializes once: on x86-64, on aarch64.
 char __tsan_atomic8_load(const volatile char* p, int) { return *p; }
 long __tsan_atomic64_load(const volatile long* p, int) { return *p; }

@@ -1,0 +1,59 @@
+#include "store/huge_pace.h"
+
+#include "os/os.h"
+#include "store/descriptor.h"
+#include "unit/child.h"
+#include "unit/store/take_give.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+constexpr uint64_t kSlowUs = 5000;
+
+TEST(HugePace, AQuickOneMeansNoPause) {
+  note_huge_page(300);
+  EXPECT_TRUE(huge_pages_due());
+}
+
+TEST(HugePace, ASlowOneMeansAPauseInProportion) {
+  const uint64_t before = os::now_ms();
+  note_huge_page(kSlowUs);
+  EXPECT_FALSE(huge_pages_due());
+  while (!huge_pages_due()) sleep_ms(5);
+  EXPECT_GE(os::now_ms() - before, 64 * kSlowUs / 1000);
+}
+
+TEST(HugePace, AQuickOneEndsAPause) {
+  note_huge_page(1000 * kSlowUs);
+  EXPECT_FALSE(huge_pages_due());
+  note_huge_page(0);
+  EXPECT_TRUE(huge_pages_due());
+}
+
+// Returns how many of the bin's chunks are huge once it has had ten.
+unsigned huge_of_ten(BinId bin) {
+  const std::vector<void*> objects = take_many(bin, 10 * info_of(bin).objects);
+  unsigned huge = 0;
+  visit_chunks(process_store, bin, [&](Descriptor& d) {
+    huge += d.backing() == Backing::kHuge ? 1 : 0;
+    return true;
+  });
+  give_many(bin, objects);
+  return huge;
+}
+
+TEST(HugePace, ChunksAreOfSmallPagesInAPause) {
+  EXPECT_EQ(in_child([] {
+              note_huge_page(1000 * kSlowUs);
+              EXPECT_EQ(huge_of_ten(bin_of(64)), 0u);
+              note_huge_page(0);
+              if (os::huge_pages_come()) EXPECT_NE(huge_of_ten(bin_of(48)), 0u);
+              return ::testing::Test::HasFailure() ? kFailed : kPassed;
+            }),
+            kPassed);
+}
+
+}  // namespace
