@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from dataclasses import dataclass, field
 
@@ -140,12 +142,9 @@ def against_text(best: str | None, advantage: Interval | None) -> str:
     return f"{interval_text(advantage, factor)} x {best}" + (f", {word}" if word == LEVEL else "")
 
 
-def table(results: Results) -> str:
-    """One line a figure; Folio first, then the peers; last, how many times better Folio is than the best of them."""
-    lines = [
-        f"| case | figure | {' | '.join(results.allocators)} | ahead of the best peer |",
-        f"| --- | --- |{' --- |' * len(results.allocators)} --- |",
-    ]
+def figure_rows(results: Results) -> list[tuple[Case, Figure, list[str]]]:
+    """What was found of each figure: a cell for each allocator, Folio first, then the peers."""
+    rows = []
     for case in results.cases:
         for figure in case.figures:
             if not results.medians(case, figure) and not any(results.problem(case, n) for n in results.allocators):
@@ -157,9 +156,31 @@ def table(results: Results) -> str:
                 else results.problem(case, name) or "–"
                 for name in results.allocators
             ]
-            last = against_text(*against_best(results, case, figure))
-            lines.append(f"| {case.name} | {figure.label}, {figure.unit} | {' | '.join(cells)} | {last} |")
+            rows.append((case, figure, cells))
+    return rows
+
+
+def table(results: Results) -> str:
+    """One line a figure; last, how many times better Folio is than the best of the peers."""
+    lines = [
+        f"| case | figure | {' | '.join(results.allocators)} | ahead of the best peer |",
+        f"| --- | --- |{' --- |' * len(results.allocators)} --- |",
+    ]
+    for case, figure, cells in figure_rows(results):
+        last = against_text(*against_best(results, case, figure))
+        lines.append(f"| {case.name} | {figure.label}, {figure.unit} | {' | '.join(cells)} | {last} |")
     return "\n".join(lines)
+
+
+def figures_csv(results: Results) -> str:
+    """The same for programs."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["case", "figure", "unit", *results.allocators, "ahead of the best peer"])
+    for case, figure, cells in figure_rows(results):
+        last = against_text(*against_best(results, case, figure))
+        writer.writerow([case.name, figure.label, figure.unit, *cells, last])
+    return text.getvalue()
 
 
 def time_figure(case: Case) -> Figure | None:
@@ -316,10 +337,11 @@ def share(part: int, whole: int) -> str:
 
 def standings_table(results: Results) -> str:
     rows = {measure: {s.case: s for s in standings(results, measure)} for measure in MEASURES}
-    lines = [
-        "| program | time: rank | against the best peer | | peak memory: rank | against the best peer | |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    judged = any(row.verdict != UNKNOWN for found in rows.values() for row in found.values())  # not with one round
+    count = len(results.allocators)
+    columns = (f"rank of {count}", "against the best peer", "verdict")[: 3 if judged else 2]
+    heads = ["program", *(f"{measure}: {column}" for measure in MEASURES for column in columns)]
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
     for case in results.cases:
         if not ALL.has(case):
             continue
@@ -327,10 +349,12 @@ def standings_table(results: Results) -> str:
         for measure in MEASURES:
             row = rows[measure].get(case.name)
             if row is None:
-                cells += ["–", "–", ""]
+                found = ["–", "–", ""]
             else:
+                rank = f"{row.rank}" if row.of == count else f"{row.rank} of {row.of}"
                 ratio = f"{interval_text(row.advantage, factor)} x {row.best}"
-                cells += [f"{row.rank} of {row.of}", ratio, "" if row.verdict == UNKNOWN else row.verdict]
+                found = [rank, ratio, "" if row.verdict == UNKNOWN else row.verdict]
+            cells += found[: len(columns)]
         lines.append(f"| {case.name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -359,10 +383,11 @@ def shares_lines(results: Results) -> list[str]:
         if not rows:
             continue
         s = shares(rows, measure)
+        known = s.ahead + s.level + s.behind  # none with one round
+        intervals = f"; by intervals {s.ahead} ahead, {s.level} no difference seen, {s.behind} behind" if known else ""
         lines.append(
             f"- {measure}: first in {share(s.first, s.programs)} programs and applications, within 3 % or ahead in "
-            f"{share(s.close, s.programs)}; by intervals {s.ahead} ahead, {s.level} no difference seen, "
-            f"{s.behind} behind."
+            f"{share(s.close, s.programs)}{intervals}."
         )
     return lines
 

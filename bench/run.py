@@ -50,7 +50,7 @@ from measure import (
     serves,
 )
 from records import CPU, WARM_UP, Record, library_of, make_record, read_records, to_line
-from report import OWN, markdown, results_of
+from report import OWN, figures_csv, markdown, results_of
 from schedule import Clock, Step, finished, say, schedule, without_halves
 
 TIMEOUT_SECONDS = 300
@@ -339,7 +339,7 @@ def check_resumable(records: list[Record], allocators: list[Allocator], quick: b
 
 
 def write_report(records: list[Record], base: Path, percent: float | None) -> tuple[str, Path]:
-    """The Markdown text, which also goes to a file, and the HTML page's file."""
+    """The Markdown text, which also goes to a file, as the figures alone do, and the HTML page's file."""
     results = results_of(records)
     known = precision.summary(results, percent or SHOWN_PERCENT)
     text = f"{heading(records)}{' ' if known else ''}{known}\n\n{markdown(results)}\n"
@@ -348,6 +348,7 @@ def write_report(records: list[Record], base: Path, percent: float | None) -> tu
     if headlines.concern(results):
         text += f"\nWhat the documents report, and the same here:\n\n{headlines.table(headlines.rows(results))}\n"
     base.with_suffix(".md").write_text(text)
+    base.with_suffix(".csv").write_text(figures_csv(results))
     page = base.with_suffix(".html")
     page.write_text(html_report.page(results, records))
     return text, page

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the lists of names in tools/folio/layout.py and docs/layout.md from the rows of src/diag/layout.def.
+"""Writes the lists of names in tools/folio/layout.py and docs/reader.py from the rows of src/diag/layout.def.
 
 Without arguments both are brought up to date; with --check nothing is written, and the exit status is 1 if one is not.
 A name that ends with * is an address, of 8 bytes; the others are numbers of 4.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 ROWS = Path("src/diag/layout.def")
-LISTS = {Path("tools/folio/layout.py"): "LISTED", Path("docs/layout.md"): "FIELDS"}
+LISTS = {Path("tools/folio/layout.py"): "LISTED", Path("docs/reader.py"): "FIELDS"}
 
 ROW = re.compile(r"^FOLIO_LAYOUT_(NUMBER|ADDRESS)\((\w+), .*\)$", re.MULTILINE)
 

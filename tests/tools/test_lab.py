@@ -100,6 +100,20 @@ class TestReport:
         line = report.table(found).splitlines()[2]
         assert line == "| c | speed, million/s | 6.00 | over 8 GiB | 3.00 | 2.00 x b |"
 
+    def test_the_figures_alone(self):
+        found = results(samples("a", [2, 4]), samples("b", [1], problem="over 8 GiB"), samples("folio", [12, 12]))
+        lines = report.figures_csv(found).splitlines()
+        assert lines[0] == "case,figure,unit,folio,a,b,ahead of the best peer"
+        assert lines[1] == "c,speed,million/s,12.0,3.00 (2.00–4.00),over 8 GiB,4.50 (3.00–6.00) x a"
+
+    def test_one_round_has_no_verdict(self):
+        one = report.standings_table(results(samples("a", [4]), samples("b", [2]), samples("folio", [8])))
+        assert one.splitlines()[2] == "| c | 1 | 2.00 x a | 1 | 1.00 x a |"
+        lines = report.shares_lines(results(samples("a", [4]), samples("folio", [8])))
+        assert lines and all("interval" not in line for line in lines)
+        two = report.standings_table(results(samples("a", [4, 4]), samples("folio", [8, 8])))
+        assert two.splitlines()[2].startswith("| c | 1 of 2 | 2.00 x a | ahead |")
+
     def test_ranks_means_and_shares(self):
         found = results(samples("a", [8, 8]), samples("b", [2, 2], 2**19), samples("folio", [4, 4]))
         row = report.standings(found, "time")[0]

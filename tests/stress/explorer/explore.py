@@ -1,16 +1,18 @@
-"""Runs every scenario of the explorer as deep as time allows, and writes what was reached to docs/CONCURRENCY.md.
+"""Runs every scenario of the explorer as deep as time allows, and writes what was reached to reached.tsv beside it, and
+in sum to docs/CONCURRENCY.md.
 
     explore.py [--minutes N] [--seconds N] [--below N] [--build DIR]
 
 Without --minutes each scenario gets --seconds of processor time (600), or less where it is complete to its last bound,
-and the table is written. With it the scenarios share so many minutes, and nothing is written; but the table must name
-the scenarios that there are. With --below only those run that the table shows complete to fewer preemptions, and their
-rows are written anew where they got as far. Exits with 1 if a scenario fails, or the table names others.
+and the file is written. With it the scenarios share so many minutes, and nothing is written; but the file must name
+the scenarios that there are. With --below only those run that it shows complete to fewer preemptions, and their rows
+are written anew where they got as far. Exits with 1 if a scenario fails, or the file names others.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[3]
+REACHED = Path(__file__).with_name("reached.tsv")
 DOCUMENT = PROJECT / "docs/CONCURRENCY.md"
 BEGIN, END = "<!-- make explore: begin -->\n", "<!-- make explore: end -->\n"
 
@@ -64,32 +67,38 @@ def run(program: Path, test: str, seconds: float) -> tuple[list[Result], str]:
     return found, done.stdout + done.stderr if done.returncode != 0 else ""
 
 
-def table(results: list[Result]) -> str:
-    lines = [
-        "| scenario | threads | points | preemptions, complete | stale reads | executions |\n",
-        "| --- | --- | --- | --- | --- | --- |\n",
-    ]
-    for r in results:
-        complete = str(r.complete) if r.complete >= 0 else "none"
-        lines.append(f"| {r.what} | {r.threads} | {r.points} | {complete} | {r.stale} | {r.executions} |\n")
-    return "".join(lines)
+HEAD = ["scenario", "threads", "points", "preemptions", "stale reads", "executions"]
 
 
-def write_table(results: list[Result]) -> None:
-    text = DOCUMENT.read_text()
-    before, rest = text.split(BEGIN)
-    DOCUMENT.write_text(before + BEGIN + "\n" + table(results) + "\n" + END + rest.split(END)[1])
+def summary(results: list[Result]) -> str:
+    """How many scenarios are complete to how many preemptions; "none": not even those without any."""
+    bounds = sorted({r.complete for r in results})
+    counts = [str(sum(r.complete == bound for r in results)) for bound in bounds]
+    names = ["none" if bound < 0 else str(bound) for bound in bounds]
+    lines = [["preemptions, complete", *names], ["---"] * (len(bounds) + 1), ["scenarios", *counts]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def documented() -> dict[str, Result]:
-    rows = DOCUMENT.read_text().split(BEGIN)[1].split(END)[0].splitlines()
-    cells = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in rows if row.startswith("| ")]
-    return {c[0]: Result("", c[0], *(-1 if n == "none" else int(n) for n in c[1:])) for c in cells[2:]}
+def write(results: list[Result]) -> None:
+    with REACHED.open("w") as file:
+        rows = csv.writer(file, delimiter="\t", lineterminator="\n")
+        rows.writerow(HEAD)
+        rows.writerows([r.what, r.threads, r.points, r.complete, r.stale, r.executions] for r in results)
+    before, rest = DOCUMENT.read_text().split(BEGIN)
+    DOCUMENT.write_text(before + BEGIN + "\n" + summary(results) + "\n" + END + rest.split(END)[1])
+
+
+def recorded() -> dict[str, Result]:
+    if not REACHED.exists():
+        return {}
+    with REACHED.open() as file:
+        rows = list(csv.reader(file, delimiter="\t"))[1:]
+    return {what: Result("", what, *map(int, numbers)) for what, *numbers in rows}
 
 
 def tests_below(tests: list[tuple[Path, str]], below: int, jobs: int) -> list[tuple[Path, str]]:
-    """Those with a scenario that the table shows complete to fewer preemptions."""
-    known = documented()
+    """Those with a scenario that the file shows complete to fewer preemptions."""
+    known = recorded()
     with ThreadPoolExecutor(jobs) as pool:
         scenarios = [found for found, _ in pool.map(lambda t: run(*t, 0.1), tests)]
     few = [any(r.what not in known or known[r.what].complete < below for r in found) for found in scenarios]
@@ -97,8 +106,8 @@ def tests_below(tests: list[tuple[Path, str]], below: int, jobs: int) -> list[tu
 
 
 def merged(results: list[Result]) -> list[Result]:
-    """The table's rows, in their order, each replaced where a new one got as far."""
-    rows = documented()
+    """The file's rows, in their order, each replaced where a new one got as far."""
+    rows = recorded()
     for r in results:
         if r.what not in rows or r.complete >= rows[r.what].complete:
             rows[r.what] = r
@@ -137,20 +146,20 @@ def main() -> int:
     if arguments.below:
         results = merged(results)
     if not failures and not arguments.minutes:
-        write_table(results)
-        print(f"\nwritten to {DOCUMENT.relative_to(PROJECT)}: {len(results)} scenarios")
+        write(results)
+        print(f"\nwritten to {REACHED.relative_to(PROJECT)}: {len(results)} scenarios")
     names = {r.what for r in results}
-    # A table that was not made yet is empty.
-    odd = documented().keys() ^ names if not failures and documented() else set()
+    known = recorded().keys()  # empty if it was not made yet
+    odd = known ^ names if not failures and known else set()
     for name in sorted(odd):
         what = "lacks" if name in names else "names no scenario of today"
-        print(f"{DOCUMENT.relative_to(PROJECT)}: {what}: {name}")
+        print(f"{REACHED.relative_to(PROJECT)}: {what}: {name}")
     at_least_two = sum(r.complete >= 2 for r in results)
     print(f"{at_least_two} of {len(results)} scenarios complete to two preemptions")
     if failures:
         print('Next: FOLIO_SCHEDULE="..." build/tests/stress_explorer_NAME_explore_test --gtest_filter=TEST (above)')
     elif odd:
-        print("Next: make explore (writes the table anew)")
+        print("Next: make explore (writes that file anew)")
     else:
         print("Next: make mutate (is every memory order needed?)")
     return 1 if failures or odd else 0
