@@ -389,9 +389,10 @@ void clock_after_huge_free(size_t freed) {
 
 namespace {
 
-// Counts a call that thread caches do not. Returns whether it is one of those that look at the time.
+// Counts a call that thread caches do not, in one that is made for it: a thread of large objects only would look at the
+// time in each of its calls. Returns whether it is one of those that look at the time.
 bool count_call() {
-  ThreadCache* const cache = thread_state.cache;
+  ThreadCache* const cache = thread_cache();
   if (cache == nullptr) return true;
   const uint32_t calls = cache->activity.get() + 1;
   cache->activity.set(calls);
