@@ -354,7 +354,8 @@ void clock_after_huge_free(size_t freed) {
 // Little became dirty by it, so the bound is looked at by few of them too. (300 objects of up to 200 KB, replaced at
 // random: a tenth of their time.)
 void clock_after_light_call() {
-  ThreadCache* const cache = thread_state.cache;
+  // Made for it where there is none: a thread of large objects alone would look at the time in each of its calls.
+  ThreadCache* const cache = thread_cache();
   if (cache != nullptr) {
     const uint32_t calls = cache->activity.get() + 1;
     cache->activity.set(calls);

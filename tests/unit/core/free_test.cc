@@ -141,6 +141,22 @@ TEST_F(Free, HugeObjectsAreCheckedAtOnce) {
             line(object, "double free of a huge object", "double-free"));
 }
 
+// Else each of its calls looks at the time.
+TEST_F(Free, AThreadOfLargeObjectsAloneHasItsCallsCounted) {
+  uint32_t counted = 0;
+  std::thread([&] {
+    const auto turns = [](unsigned n) {
+      for (unsigned i = 0; i < n; ++i) free_object(alloc(200 * kKiB));
+    };
+    turns(2);  // the first one comes from the field
+    if (thread_state.cache == nullptr) return;
+    const uint32_t before = thread_state.cache->activity.get();
+    turns(8);
+    counted = thread_state.cache->activity.get() - before;
+  }).join();
+  EXPECT_EQ(counted, 16u);
+}
+
 TEST_F(Free, LargeObjectsAreCheckedAtOnce) {
   const char* const gone = "no large object is there: freed before, or never returned";
   auto* const object = static_cast<char*>(alloc(3 * kMiB));
