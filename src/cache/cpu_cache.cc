@@ -125,8 +125,7 @@ Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into)
   return into;
 }
 
-// The list's magazines as a bundle, but for its first ones that hold up to `keep` objects; null if there are no others.
-// *bytes: of the objects in it.
+// The list's magazines as a bundle, but for first ones that hold up to `keep` objects; null if there are no others.
 Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* bytes) {
   CpuList& list = cache.lists[index(bin)];
   Magazine *last = nullptr, *bundle = list.top();
@@ -146,10 +145,9 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
   return bundle;
 }
 
-// What a list, to which a magazine was just added, has too much: a bundle, or null. Where other threads may want it, all
-// of it, for the depot. One thread alone may soon want as many again, and the folios would get it: so only the older
-// half, and not before it is kBundleBytes, unless it lies scattered. (Trees of 500 to 30,000 nodes, built and freed by
-// turns: 0.63 of the time.)
+// What a list that has just grown has too much: a bundle, or null. With other threads there, all of it, for the depot.
+// What one thread alone has goes to the folios: the older half, and not before it is kBundleBytes, unless it lies
+// scattered. (Trees of 500 to 30,000 nodes, built and freed by turns: 0.63 of the time.)
 Magazine* remove_excess(CpuCache& cache, BinId bin, int64_t* bytes) {
   const CpuList& list = cache.lists[index(bin)];
   const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
