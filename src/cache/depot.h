@@ -25,7 +25,8 @@
 namespace folio {
 
 // A CPU cache keeps up to kBundleMost magazines of a bin and up to bundle_objects of its objects, about kBundleBytes.
-// The magazine that goes beyond makes them all a bundle.
+// The magazine that goes beyond makes them all a bundle. (While the process has one thread it keeps up to kBundleBytes,
+// however many that are.)
 inline constexpr unsigned kBundleMost = 8;
 inline constexpr uint32_t kBundleBytes = 256 * 1024;
 inline constexpr unsigned kBundleObjects = kBundleMost * kMagazineUsual;

@@ -8,6 +8,7 @@
 #include "unit/cache/magazines.h"
 #include "unit/child.h"
 #include "unit/scripted_cpu.h"
+#include "unit/store/take_give.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -20,10 +21,10 @@ constexpr unsigned kWhole = kMagazineObjects;
 
 class CpuCacheTest : public ::testing::Test {
  protected:
-  CpuCacheTest() {
+  explicit CpuCacheTest(bool shared = true) {
     stay_on_this_cpu();
     cpu_of_thread = [] { return 0u; };
-    depot_set_shared();
+    if (shared) depot_set_shared();
     drain_list(bin, cpu_cache_get(bin, kWhole, nullptr));  // makes this CPU's cache
     cpu_cache_put(bin, magazine_of(bin, 1), "test");
     cpu_caches_trim(true);
@@ -323,6 +324,66 @@ TEST_F(CpuCacheTest, WhatIsOverTheBudgetGoesToTheDepot) {
       EXPECT_LE(mine().bytes, 256 * kKiB);
       expect_exact();
     }
+  }
+}
+
+// Of a process that has had one thread so far.
+class CpuCacheOfOneThread : public CpuCacheTest {
+ protected:
+  CpuCacheOfOneThread() : CpuCacheTest(false) {}
+  void SetUp() override {
+    if (depot_is_shared()) GTEST_SKIP() << "another test of this process had several threads";
+  }
+  // Magazines of neighbours, until not all of what was put is there; returns how many objects that is.
+  unsigned put_until_some_go() {
+    unsigned put = 0;
+    while (cpu_caches_objects(bin) == put && put < 10000) {
+      cpu_cache_put(bin, magazine_of(bin, kMagazineUsual), "test");
+      put += kMagazineUsual;
+    }
+    return put;
+  }
+};
+
+TEST_F(CpuCacheOfOneThread, KeepsMoreThanABundleAndThenTheNewerHalf) {
+  const unsigned put = put_until_some_go();
+  EXPECT_EQ((put - kMagazineUsual) * info_of(bin).size / kBundleBytes, 0u);
+  EXPECT_GT(put * info_of(bin).size, kBundleBytes);
+  const auto left = static_cast<unsigned>(cpu_caches_objects(bin));
+  EXPECT_LE(left, put / 2);
+  EXPECT_GT(left + kMagazineUsual, put / 2);
+  EXPECT_EQ(taken_objects(bin), left) << "the others are in their folios";
+  expect_exact();
+  // What it kept is what came last: the next to come back.
+  Magazine* const last = magazine_of(bin, kMagazineUsual);
+  const std::vector<void*> objects = objects_of(last);
+  cpu_cache_put(bin, last, "test");
+  ASSERT_EQ(cpu_cache_get(bin, kMagazineUsual, nullptr), last);
+  EXPECT_EQ(objects_of(last), objects);
+  last->set_next(nullptr);
+  drain_list(bin, last);
+}
+
+TEST_F(CpuCacheOfOneThread, WhatLiesScatteredGoesAtABundle) {
+  // Each object far from the one before it in its magazine.
+  constexpr unsigned kStride = 256, kMagazines = kBundleMost + 1;
+  std::vector<void*> rest = take_many(bin, kStride * kMagazineUsual);
+  for (unsigned m = 0; m < kMagazines; ++m) {
+    Magazine* const magazine = magazine_of(bin, 0);
+    for (unsigned i = 0; i < kMagazineUsual; ++i) {
+      void*& object = rest[m + i * kStride];
+      Slot* const top = magazine->top() - 1;
+      *top = object;
+      magazine->park(top);
+      object = nullptr;
+    }
+    EXPECT_EQ(cpu_caches_objects(bin), m * kMagazineUsual);
+    cpu_cache_put(bin, magazine, "test");
+  }
+  EXPECT_EQ(cpu_caches_objects(bin), 0u);
+  expect_exact();
+  for (void* object : rest) {
+    if (object != nullptr) give_object(bin, object, "test");
   }
 }
 
