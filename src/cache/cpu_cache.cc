@@ -68,6 +68,17 @@ uint64_t small_budget() {
 
 void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
 
+// Sums what `of` says of each cache.
+template <typename Of>
+uint64_t sum(Of of) {
+  uint64_t all = 0;
+  for (auto& entry : cpu_caches) {
+    const CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+    if (cache != nullptr) all += of(*cache);
+  }
+  return all;
+}
+
 // ---- Inside the section ----
 
 void add(CpuCache& cache, BinId bin, Magazine* magazine) {
@@ -153,7 +164,9 @@ Magazine* remove_excess(CpuCache& cache, BinId bin, int64_t* bytes) {
   const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
   const bool over = cache.bytes > small_budget();
   if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
-  if (depot_is_shared() || scattered(bin, list.top())) return remove_behind(cache, bin, 0, bytes);
+  Magazine* const first = list.top();
+  const bool few = first->count() < kWholeLeast && first->next() != nullptr;  // too few to say
+  if (depot_is_shared() || scattered(bin, few ? first->next() : first)) return remove_behind(cache, bin, 0, bytes);
   if (objects * uint64_t{info_of(bin).size} <= kBundleBytes && !over) return nullptr;
   return remove_behind(cache, bin, objects / 2, bytes);
 }
@@ -285,7 +298,6 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
   CpuCache* cache = current_cache();
   Pushed pushed = Pushed::kNo;
   if (cache == nullptr) return pushed;
-  const uint64_t budget = small_budget();
   const bool ran = cache->section.run(use_transactions(*cache), [&] {
     CpuList& list = cache->lists[index(bin)];
     Magazine* const first = list.top();
@@ -294,7 +306,7 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
       pushed = Pushed::kTwice;
       return;
     }
-    if (first->count() >= first->bottom() || cache->bytes > budget) return;
+    if (first->count() >= first->bottom() || cache->bytes > small_budget()) return;
     Slot* const top = first->top() - 1;
     *top = object;
     first->park(top);
@@ -310,8 +322,7 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
 bool cpu_caches_hold(BinId bin, const void* object) {
   constexpr unsigned kFewMagazines = 4, kFewCaches = 8;
   bool found = false;
-  unsigned left = caches.get();
-  if (left > kFewCaches) left = kFewCaches;
+  unsigned left = caches.get() < kFewCaches ? caches.get() : kFewCaches;
   for (auto& entry : cpu_caches) {
     if (left == 0 || found) break;
     CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
@@ -412,12 +423,9 @@ void cpu_caches_after_fork(bool alone) {
 }
 
 uint64_t cpu_caches_objects(BinId bin) {
-  uint64_t objects = 0;
-  for (auto& entry : cpu_caches) {
-    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
-    if (cache != nullptr) objects += cache->lists[index(bin)].objects.load(order::relaxed);  // relaxed: a statistic
-  }
-  return objects;
+  return sum([bin](const CpuCache& cache) -> uint64_t {
+    return cache.lists[index(bin)].objects.load(order::relaxed);  // relaxed: a statistic
+  });
 }
 
 void cpu_caches_spare(bool spare) {
@@ -425,26 +433,18 @@ void cpu_caches_spare(bool spare) {
 }
 
 uint64_t cpu_caches_pin() {
-  uint64_t bytes = 0;
-  for (auto& entry : cpu_caches) {
-    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
-    if (cache == nullptr) continue;
+  return sum([](const CpuCache& cache) {
+    uint64_t bytes = 0;
     for (unsigned i = 1; i < kBins; ++i) {
-      const BinInfo& info = info_of(bin_id(i));
-      const uint64_t objects = cache->lists[i].objects.load(order::relaxed);  // relaxed: a guess
-      bytes += objects * (info.size + os::page_bytes());
+      const uint64_t objects = cache.lists[i].objects.load(order::relaxed);  // relaxed: a guess
+      bytes += objects * (info_of(bin_id(i)).size + os::page_bytes());
     }
-  }
-  return bytes;
+    return bytes;
+  });
 }
 
 uint64_t cpu_caches_busy() {
-  uint64_t busy = 0;
-  for (auto& entry : cpu_caches) {
-    CpuCache* cache = entry.load(order::acquire);                    // [cpu-cache] acquire: pairs with make_cache
-    if (cache != nullptr) busy += cache->busy.load(order::relaxed);  // relaxed: a statistic
-  }
-  return busy;
+  return sum([](const CpuCache& cache) { return cache.busy.load(order::relaxed); });  // relaxed: a statistic
 }
 
 }  // namespace folio

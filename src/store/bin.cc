@@ -358,7 +358,7 @@ FOLIO_INLINE unsigned gather(Gathered& gathered, const BinInfo& info, Descriptor
   const unsigned folio = number / kFolioObjects;
   uint64_t& mask = gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
   const size_t size = info.size;
-  const char* const start = d->first + folio * kFolioObjects * size;
+  const char* const start = d->first + size_t{folio} * kFolioObjects * size;
   const uint64_t valid = valid_in(info, folio), multiplier = info.multiplier;
   uint64_t bits = mask, in_folio = number % kFolioObjects;
   unsigned i = 0;
