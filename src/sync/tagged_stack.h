@@ -3,8 +3,8 @@
 //
 //   head: | address >> kAlignShift | tag |     one 64-bit word
 //
-// The tag counts pops and takes the place of the address bits that alignment and the user address space leave over: 26
-// bits on x86-64 for magazines. ABA needs a pop that sleeps through an exact multiple of 2^26 other pops and then finds
+// The tag counts pops and takes the place of the address bits that alignment and the user address space leave over: 27
+// bits on x86-64 for magazines. ABA needs a pop that sleeps through an exact multiple of 2^27 other pops and then finds
 // the same node on top.
 //
 // Node provides stack_link(), an Atomic<Node*> that the stack may use while the node waits in it.
