@@ -329,7 +329,7 @@ struct Gathered {
     n = 0;
   }
 
-  FOLIO_INLINE void give_to(Giving& giving) {
+  FOLIO_NOINLINE void give_to(Giving& giving) {
     for (unsigned i = 1; i <= n; ++i) {
       const unsigned its = place[i], folio = its - giving.info.words_before_occupancy;
       giving.give(Descriptor::of_word(word[i], its), folio, mask[i]);
@@ -352,29 +352,44 @@ struct Gathered {
   }
 };
 
-// Gathers the object and those behind it that are of the same folio: they need no search. Returns how many.
-FOLIO_INLINE unsigned gather(Gathered& gathered, const BinInfo& info, Descriptor* d, unsigned number,
-                             void* const* objects, unsigned count, const char* function) {
+// Gathers the object, of a number, and those behind it that are of the same folio: they need no search. Returns the next.
+FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descriptor* d, unsigned number,
+                                 void* const* at, void* const* end, const char* function) {
   const unsigned folio = number / kFolioObjects;
   uint64_t& mask = gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
+  uint64_t in_folio = number % kFolioObjects, bits = mask;
   const size_t size = info.size;
-  const char* const start = d->first + size_t{folio} * kFolioObjects * size;
-  const uint64_t valid = valid_in(info, folio), multiplier = info.multiplier;
-  uint64_t bits = mask, in_folio = number % kFolioObjects;
-  unsigned i = 0;
+  const char* const start = static_cast<const char*>(*at) - in_folio * size;
   for (;;) {
     const uint64_t bit = uint64_t{1} << in_folio;
-    if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, objects[i], d->bin);
+    if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, *at, d->bin);
     bits |= bit;
-    if (++i == count) break;
-    const auto offset = static_cast<size_t>(static_cast<const char*>(objects[i]) - start);
+    if (++at == end) break;
+    const auto offset = static_cast<size_t>(static_cast<const char*>(*at) - start);
     if (offset >= kFolioObjects * size) break;
-    in_folio = (offset * multiplier) >> kDivisionShift;
-    if (in_folio * size != offset || (valid >> in_folio & 1) == 0) break;
+    in_folio = (offset * info.multiplier) >> kDivisionShift;
+    if (in_folio * size != offset || (valid_in(info, folio) >> in_folio & 1) == 0) break;
   }
   mask = bits;
-  return i;
+  return at;
 }
+
+// The descriptors of the chunks seen last.
+struct SeenChunks {
+  static constexpr unsigned kPlaces = 8;
+  const char* chunk[kPlaces] = {};
+  Descriptor* descriptor[kPlaces];
+
+  FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const char* object) {
+    const char* const its = chunk_start(object);
+    const size_t place = reinterpret_cast<uintptr_t>(object) / kChunkBytes % kPlaces;
+    if (chunk[place] != its) {
+      chunk[place] = its;
+      descriptor[place] = folio::descriptor_for(bin, object);
+    }
+    return descriptor[place];
+  }
+};
 
 }  // namespace
 
@@ -389,26 +404,22 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
   Giving giving(bin, function);
   const BinInfo& info = giving.info;
   Gathered gathered;
-  Descriptor* d = nullptr;
-  const char* chunk = nullptr;
+  SeenChunks seen;
   for (const ObjectList* list = lists; list != lists + n; ++list) {
     if (gathered.n + list->count > Gathered::kMost) {
       gathered.give_to(giving);
       gathered.forget();
     }
-    for (unsigned i = 0; i < list->count;) {
-      auto* object = static_cast<char*>(list->objects[i]);
-      if (chunk_start(object) != chunk) {
-        chunk = chunk_start(object);
-        d = descriptor_for(bin, object);
-      }
+    for (void *const *at = list->objects, *const *const end = at + list->count; at != end;) {
+      auto* const object = static_cast<char*>(*at);
+      Descriptor* const d = seen.descriptor_for(bin, object);
       const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
-      if (__builtin_expect(number == info.objects, false)) {
+      if (__builtin_expect(number != info.objects, true)) {
+        at = gather(gathered, info, d, number, at, end, function);
+      } else {
         report_not_given(bin, object, function);
-        ++i;
-        continue;
+        ++at;
       }
-      i += gather(gathered, info, d, number, list->objects + i, list->count - i, function);
     }
   }
   gathered.give_to(giving);

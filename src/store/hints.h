@@ -79,6 +79,12 @@ void lower_chunk(Descriptor& d, unsigned hint);  // for a fullness class: unless
 // A chunk of the block whose hint looks raised, the lowest at or after `from`, or null. Repairs the summary.
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from = 0);
 
+// Whether a folio's hint is seen set, of a class other than kEmpty.
+FOLIO_INLINE bool is_raised(Descriptor& d, const BinInfo& info, unsigned folio, Fullness fullness) {
+  // [hint] seq_cst: as raise_bit's read
+  const uint64_t word = d.words()[fullness * sizes::hint_words(info) + folio / 64].load(order::seq_cst);
+  return (word >> folio % 64 & 1) != 0;
+}
 void raise_folio(Descriptor& d, unsigned folio, Fullness fullness);
 void lower_folio(Descriptor& d, unsigned folio, Fullness fullness);  // and raises the one of its class
 

@@ -57,9 +57,12 @@ FOLIO_INLINE Cleared clear_bits(Descriptor& d, const BinInfo& info, unsigned fol
   // [object] release: what the program wrote comes before the next owner; pairs with set_bits and a purge's claim.
   // [hint] seq_cst: before the hints are read.
   const uint64_t before = d.occupancy(info, folio).fetch_and(~mask, order::seq_cst);
-  const uint64_t left = before & ~mask;
-  const Fullness entered = class_entered(before, left, valid_in(info, folio));
-  if (entered != kFull) raise_folio(d, folio, entered);
+  const uint64_t left = before & ~mask, valid = valid_in(info, folio);
+  // Had it room before and has it something left, then its class can only have become partly full.
+  if (left == 0 || before == valid || !is_raised(d, info, folio, kPartlyFull)) {
+    const Fullness entered = class_entered(before, left, valid);
+    if (entered != kFull) raise_folio(d, folio, entered);
+  }
   return {before & mask, left};
 }
 inline Cleared clear_bits(Descriptor& d, unsigned folio, uint64_t mask) { return clear_bits(d, d.info(), folio, mask); }

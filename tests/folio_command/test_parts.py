@@ -133,20 +133,31 @@ class TestHugePages:
         return 1024 * int(re.search(r"AnonHugePages: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text())[1])
 
     def test_they_are_the_kernels_and_their_density_is_known(self):
-        with heap("thinned", "64", options=STILL) as (pid, _):
-            reader = Reader(pid)
-            parts = sums(explain(reader))
-            found = parts.huge_pages
-            reported = self.huge_bytes(pid)
-            if not found.known or not reported:
-                pytest.skip("no huge pages here, or a kernel before Linux 6.7")
-            assert (found.count + found.others) * reader.layout.chunk_bytes == reported
-            share = {name: count / found.count for name, count in found.by_density.items()}
-            assert 0.4 <= share["7/8 and more"] <= 0.6
-            assert 0.4 <= share["1/4 to 1/2"] <= 0.6
-            # What is free in them is what a purge could take; the heap has hardly anything else.
-            assert found.free <= parts.values()["dirty"] + parts.values()["padding"]
-            assert found.entries_saved == (found.count + found.others) * 511
+        mib = 64
+        # Where one is slow to come, on a busy machine, Folio asks for none for a while.
+        for _ in range(10):
+            with heap("thinned", str(mib), options=STILL) as (pid, _):
+                if self.has_known_density(pid, least=mib // 2 * 3 // 4):
+                    return
+        pytest.skip("huge pages are slow to come here")
+
+    def has_known_density(self, pid, least):
+        """False: the heap has fewer huge pages than `least`."""
+        reader = Reader(pid)
+        parts = sums(explain(reader))
+        found = parts.huge_pages
+        reported = self.huge_bytes(pid)
+        if not found.known or not reported:
+            pytest.skip("no huge pages here, or a kernel before Linux 6.7")
+        assert (found.count + found.others) * reader.layout.chunk_bytes == reported
+        if found.count < least:
+            return False
+        share = {name: count / found.count for name, count in found.by_density.items()}
+        assert 0.4 <= share["7/8 and more"] <= 0.6
+        assert 0.4 <= share["1/4 to 1/2"] <= 0.6
+        # What is free in them is what a purge could take; the heap has hardly anything else.
+        assert found.free <= parts.values()["dirty"] + parts.values()["padding"]
+        assert found.entries_saved == (found.count + found.others) * 511
 
     def test_where_there_are_none_chunks_could_have_them(self):
         with heap("thinned", "64", options=STILL + ",huge_pages:never") as (pid, _):

@@ -138,6 +138,8 @@ TEST(Bin, LowerChunksBeforeHigherOnes) {
   for (size_t i = 0; i < taken.count(); ++i) sorted.push_back(taken.at(i));
   std::sort(sorted.begin(), sorted.end());
   taken.give_all();
+  const auto window = [](void* object) { return reinterpret_cast<uintptr_t>(object) / (kWindowChunks * kChunkBytes); };
+  if (window(sorted.front()) != window(sorted.back())) GTEST_SKIP() << "each window has hints of its own";
   for (unsigned i = 0; i < 4 * per_chunk; ++i) {
     taken.take(1);
     EXPECT_EQ(taken.last(), sorted[i]) << i;
