@@ -47,7 +47,7 @@ class TestPlanted:
     @pytest.mark.parametrize("program", [PLANTED, PLANTED_STATIC])
     def test_all_and_nothing_else(self, program):
         with planted("leaks", 20000, program=program) as (process, reported):
-            assert len(all_of(reported)) in (LEAKS, LEAKS - 1)
+            assert LEAKS * 9 // 10 <= len(all_of(reported)) <= LEAKS
             assert found_in(process.pid) == all_of(reported)
 
     def test_one_look_where_all_is_reached(self):
