@@ -352,7 +352,7 @@ struct Gathered {
   }
 };
 
-// Gathers the object, of a number, and those behind it that are of the same folio: they need no search. Returns the next.
+// Gathers the object, of a number, and those behind it of the same folio: they need no search. Returns the next one.
 FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descriptor* d, unsigned number,
                                  void* const* at, void* const* end, const char* function) {
   const unsigned folio = number / kFolioObjects;
