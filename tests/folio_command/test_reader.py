@@ -127,7 +127,7 @@ class TestTheReaderOfTheDocuments:
 
 class TestDepot:
     def test_of_all_shards(self):
-        with heap("passed", "20000", options="cpu_cache:0,decay:3600000") as (pid, _):
+        with heap("passed", "20000", options="cpu_cache:0,decay:3600000,housekeeper:off") as (pid, _):
             stop(pid)
             reader = Reader(pid)
             layout, process = reader.layout, reader.process
