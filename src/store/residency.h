@@ -119,6 +119,14 @@ struct FreeRun {
   // Of objects `given` of a folio, whose word is `left` without them.
   FOLIO_INLINE bool none(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t given, uint64_t left) const {
     const bool one = (given & (given - 1)) == 0;
+    if (one) {
+      const unsigned its = lowest_bit(given);
+      const uint64_t upwards = left >> its, downwards = left << (kFolioObjects - 1 - its);
+      // Between two that are taken: how far these are from each other.
+      if (upwards != 0 && downwards != 0) {
+        return lowest_bit(upwards) + (kFolioObjects - 1 - highest_bit(downwards)) - 1 < least;
+      }
+    }
     if (nested && !one) {
       return folio + 1u != info.folios && (least == kFolioObjects ? left != 0 : !has_run(~left, least));
     }
