@@ -72,7 +72,8 @@ const size_t kOverflowing[][2] = {
 };
 
 TEST(Calloc, OverflowingProductsSetEnomem) {
-  for (const auto &[count, size] : kOverflowing) {
+  for (const auto &product : kOverflowing) {
+    const size_t count = product[0], size = product[1];
     EXPECT_TRUE(refused(ENOMEM, [&] { return calloc(opaque(count), opaque(size)); })) << count << " * " << size;
   }
 }
@@ -92,7 +93,8 @@ TEST(Calloc, ZeroCountOrSizeIsUnique) {
 }
 
 TEST(Reallocarray, OverflowingProductsKeepTheObject) {
-  for (const auto &[count, size] : kOverflowing) {
+  for (const auto &product : kOverflowing) {
+    const size_t count = product[0], size = product[1];
     void *object = opaque(malloc(100));
     fill(object, 100, 3);
     EXPECT_TRUE(refused(ENOMEM, [&] { return reallocarray(opaque(object), opaque(count), opaque(size)); }))
