@@ -77,8 +77,9 @@ Slot claim(const void* object, uint64_t number, uint64_t now_ms) {
     if ((slot.sample == nullptr || for_readers) && tables < kSampleTables && make_table(tables)) continue;
     if (slot.sample == nullptr) return slot;
     uint64_t expected = slot.mark;
-    // Relaxed: what was written there is not read.
-    const bool claimed = slot.sample->mark.compare_exchange(expected, number << 2 | kSampleWriting, order::relaxed);
+    // [sample] acquire: what was written there comes before what is written now; pairs with end_in_set. unseen: readers
+    // are other processes
+    const bool claimed = slot.sample->mark.compare_exchange(expected, number << 2 | kSampleWriting, order::acquire);
     const bool free = !claimed && ((expected & 3) == kSampleEmpty || (expected & 3) == kSampleFreed);
     // Unless its owner has said something since: else a slot would be taken for one that is being written for good.
     uint64_t stale = slot.mark;
