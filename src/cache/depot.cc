@@ -51,7 +51,8 @@ unsigned drain_stack(BinId bin, MagazineStack& stack) {
   return drained;
 }
 
-// Drains the bundle's magazines that lie scattered; returns the others, or null. What went is counted as gone out.
+// Drains the magazines of the bundle whose objects lie scattered, and counts their bytes out. Returns the others, or
+// null.
 Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
   Magazine *kept = nullptr, *last = nullptr, *gone = nullptr;
   unsigned length = 0;
@@ -100,7 +101,8 @@ void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function
     return;
   }
   DepotBin& d = depot[own_shard()][index(bin)];
-  // What is wanted passes through in any order; what waits here is to be in order.
+  // A bundle that finds the stacks empty is likely to be taken at once, and may be scattered. Where others wait
+  // already, this one will wait too, and is put in order.
   if (!d.bundles[0].peek_empty() || !d.bundles[1].peek_empty()) bundle = keep_ordered(bin, bundle, function);
   if (bundle != nullptr) d.bundles[d.recent.get()].push(bundle);
 }

@@ -93,7 +93,7 @@ inline void* descriptor_at(const void* address) {
   return window->descriptor[window_slot(address)].load(order::acquire);  // [descriptor] acquire: pairs with set_chunk
 }
 
-// Writes the entries of one chunk, whose place in the table is open: descriptor first, then the code that leads to it.
+// Writes the entries of one chunk, whose step of the table is open: the descriptor first, then the code.
 inline void set_chunk(Window* window, const void* chunk, void* descriptor, unsigned code) {
   // [descriptor] release: publishes the descriptor's contents; pairs with descriptor_at.
   window->descriptor[window_slot(chunk)].store(descriptor, order::release);

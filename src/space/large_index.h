@@ -1,5 +1,5 @@
-// Which field to look at: what a search for room and a purge ask before they look at the words of any. (A walk over all
-// fields, 16 a GiB, took 50 us a free at 100 GiB.)
+// The index of fields: tells a search for room, and a purge, which fields to visit. (A walk over all fields, 16 a GiB,
+// took 50 us a free at 100 GiB.)
 //
 //   block (4096 fields, 256 GiB)    marks: a bit for each group     room[i]: of group i
 //       group (64 fields, 4 GiB)    marks: a bit for each field     room[i]: of field i
