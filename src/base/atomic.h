@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #if defined(FOLIO_COUNT)
-// gives: it hands something on (a release, bits cleared); done: not a compare_exchange that failed.
+// gives: the operation hands something on (a release, or bits cleared). done: false for a failed compare_exchange.
 extern "C" void folio_count_rmw(const void* word, bool gives, bool done);
 #define FOLIO_ATOMIC_COUNT(gives, done) folio_count_rmw(&value_, gives, done)
 #else

@@ -36,9 +36,9 @@ ThreadCursors* without_mark(ThreadCursors* cursors) {
 // Relaxed: for statistics. What is read there counts only if the owner is right.
 ThreadCursors* cursors_of(const ThreadCache& c) { return without_mark(c.cursors.load(order::relaxed)); }
 
-// Whether a cache's thread is gone; the cache is the caller's then. The odd address, which only the one who looks
-// writes, says that it still is the same thread's life: one that ends in the ordinary way, or another that gets the
-// cache, writes there.
+// Whether a cache's thread is gone; the cache is the caller's then. Only a search writes an odd address. While it is
+// there, the cache still belongs to the same thread: a thread that ends in the ordinary way, or another one that gets
+// the cache, overwrites it.
 bool take_from_gone(ThreadCache& c) {
   ThreadCursors* cursors = c.cursors.load(order::relaxed);  // relaxed: the compare_exchange decides
   if (cursors == nullptr || cursors == sought(cursors)) return false;
@@ -54,8 +54,8 @@ bool take_from_gone(ThreadCache& c) {
   return c.cursors.compare_exchange(now, gone ? nullptr : cursors, order::relaxed) && gone;
 }
 
-// Hands on what a thread that did not come along had in use. Wherever it was in a malloc or free, the cursor is a valid
-// one; at most the object in flight is lost.
+// In the child of a fork: hands on the magazines in use of a thread that the child does not have. Wherever that thread
+// was in a malloc or free, its cursors are valid; at most the object in flight is lost.
 void hand_on_all(const ThreadCursors& cursors) {
   for (unsigned i = 1; i < kBins; ++i) {
     if (!plausible(cursors.cursor[i]) || *cursors.cursor[i] == nullptr) continue;

@@ -135,7 +135,7 @@ bool large_mark_seen(void* object, bool seen) {
   // load first, and a write only where the mark changes.
   const bool was = (entry.load(order::relaxed) & kEntrySeen) != 0;
   if (seen) entry.fetch_or(kEntrySeen, order::relaxed);
-  if (!seen && was) entry.fetch_and(~kEntrySeen, order::relaxed);
+  if (!seen && was) entry.fetch_and(~kEntrySeen, order::relaxed);  // relaxed: as above
   return was;
 }
 
