@@ -100,7 +100,7 @@ struct Run {
 };
 
 // The words that may have granules whose pages are there.
-uint64_t marked_words(Field& f) { return f.dirty.load(order::seq_cst); }  // [hint] seq_cst: pairs with mark_dirty
+uint64_t marked_words(Field& f) { return f.dirty.load(order::seq_cst); }  // [room] seq_cst: pairs with mark_dirty
 
 // ready_from is not exact under races: where it is too high learn_room finds out. Longer runs begin no lower than
 // shorter ones.
@@ -209,7 +209,7 @@ void note_age(Field& f, unsigned w) {
 
 void mark_dirty(Field& f, unsigned w) {
   const uint64_t bit = uint64_t{1} << w;
-  // [hint] seq_cst: after the granules were cleared; pairs with settle_word.
+  // [room] seq_cst: after the granules were cleared; pairs with settle_word.
   if ((f.dirty.load(order::seq_cst) & bit) == 0) f.dirty.fetch_or(bit, order::seq_cst);
   raise_mark(f, Mark::kDirty);
 }
@@ -217,7 +217,7 @@ void mark_dirty(Field& f, unsigned w) {
 void clear_bits_of(Field& f, unsigned w, uint64_t granules) {
   const bool dirty = (f.resident(w).load(order::relaxed) & granules) != 0;  // relaxed: the granules are taken
   if (dirty) note_age(f, w);
-  // [large] release: the last use of the granules; pairs with set. [hint] seq_cst: before the hints are looked at.
+  // [large] release: the last use of the granules; pairs with set. [room] seq_cst: before the hints are looked at.
   f.occupancy(w).fetch_and(~granules, order::seq_cst);
   if (dirty) mark_dirty(f, w);
 }
@@ -308,7 +308,7 @@ void raise_all(Field& f) {
 
 void settle_word(Field& f, unsigned w) {
   f.dirty.fetch_and(~(uint64_t{1} << w),
-                    order::seq_cst);  // [hint] seq_cst: before the second look; pairs with mark_dirty
+                    order::seq_cst);  // [room] seq_cst: before the second look; pairs with mark_dirty
   if (ready_in(f, w) == 0) return;
   mark_dirty(f, w);
   raise_room(f, Room::kReady, kRunMost);  // a search meanwhile may have left this word out, and lowered the room
@@ -316,7 +316,7 @@ void settle_word(Field& f, unsigned w) {
 
 void settle_field(Field& f) {
   lower_mark(f, Mark::kDirty);
-  // [hint] seq_cst: the second look; pairs with mark_dirty.
+  // [room] seq_cst: the second look; pairs with mark_dirty.
   if (f.dirty.load(order::seq_cst) != 0) raise_mark(f, Mark::kDirty);
 }
 

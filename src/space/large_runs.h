@@ -23,7 +23,7 @@ inline unsigned granules_a_page() {
 }
 
 inline uint64_t free_in(Field& f, unsigned w) {
-  // [hint] seq_cst: this may be the second look after a hint was lowered; pairs with clear.
+  // [room] seq_cst: this may be the second look after a hint was lowered; pairs with clear.
   return ~f.occupancy(w).load(order::seq_cst);
 }
 // Granules that are free and resident. The occupancy is read first: the resident bits are set before granules are
