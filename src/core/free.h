@@ -57,7 +57,7 @@ FOLIO_INLINE void release_aligned_sized(void* object, size_t size, const char* f
 }
 
 // What realloc, usable_size and sized frees need to know of an object. Reports misuse and returns false if the address
-// is not the start of a live object; an object in a cache counts as live.
+// is not the start of a live object. Objects of bins in a cache count as live.
 struct Extent {
   size_t usable_bytes;
   unsigned code;
