@@ -140,11 +140,10 @@ unsigned depot_trim(bool all) {
 }
 
 unsigned depot_age(unsigned most) {
-  // Relaxed, all of it: where one call ends and another begins is a hint, and each pop is whole by itself.
-  static constinit Atomic<unsigned> next{0};
+  static constinit Hint<unsigned> next{0};                 // where the next call goes on; simultaneous calls do no harm
   const unsigned n = shards.load(order::relaxed) * kBins;  // relaxed: a new one's turn comes
   unsigned drained = 0;
-  for (unsigned i = next.load(order::relaxed); i < n; ++i) {  // relaxed: see above
+  for (unsigned i = next.get(); i < n; ++i) {
     const BinId bin = bin_id(i % kBins);
     DepotBin& d = depot[i / kBins][i % kBins];
     const uint32_t recent = d.recent.get();
@@ -155,12 +154,12 @@ unsigned depot_age(unsigned most) {
       drained += bundle_drain(bin, bundle, "free");
     }
     if (drained >= most) {
-      next.store(i, order::relaxed);  // relaxed: see above
+      next.set(i);
       return drained;
     }
     if (!d.bundles[recent].peek_empty()) d.recent.set(1 - recent);
   }
-  next.store(0, order::relaxed);  // relaxed: see above
+  next.set(0);
   return drained;
 }
 

@@ -11,7 +11,7 @@
 
 namespace folio {
 
-constinit Atomic<uint8_t> forks{0};
+constinit Hint<uint8_t> forks{0};
 
 namespace {
 
@@ -37,7 +37,7 @@ Descriptor* next(Store& store) {
 // Only chunks of objects below a page can be dense, as only these are made huge: larger objects are purged one by one.
 bool is_dense(Descriptor& d) {
   if (d.backing() == Backing::kHuge || has_pages_of_its_own(d.info())) return false;
-  const uint8_t now = forks.load(order::relaxed);  // relaxed: a hint
+  const uint8_t now = forks.get();
   if (now == kForksMost || d.forks_before() != now) return false;
   const Pages pages = ChunkPages(d).in_use();
   unsigned spare = 0;
@@ -113,8 +113,8 @@ bool collapse_dense_chunks(Store& store) {
 }
 
 void collapse_note_fork() {
-  const uint8_t before = forks.load(order::relaxed);                                        // relaxed: a hint
-  if (before != kForksMost) forks.store(static_cast<uint8_t>(before + 1), order::relaxed);  // relaxed: as above
+  const uint8_t before = forks.get();
+  if (before != kForksMost) forks.set(static_cast<uint8_t>(before + 1));
 }
 
 }  // namespace folio

@@ -30,6 +30,7 @@
 #include "config/size_classes.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -55,7 +56,7 @@ enum class Backing : uint8_t {
 // Forks of this process and of those that it is a child of, up to kForksMost: a chunk opened before one may share
 // pages.
 inline constexpr uint8_t kForksMost = 31;
-extern Atomic<uint8_t> forks;
+extern Hint<uint8_t> forks;
 
 struct Descriptor {
   char* first;       // the chunk's first object

@@ -65,7 +65,7 @@ bool retire(Descriptor& d) {
   Descriptor* self = &d;
   // Relaxed: its advice goes with it. unseen: a store would leave another chunk its advice, which costs a mapping
   d.block->home->young.compare_exchange(self, nullptr, order::relaxed);
-  d.block->home->chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
+  d.block->home->chunks.sub(1);
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
   keep(d);
   return_chunk(chunk);

@@ -20,12 +20,12 @@ struct HintBlock;
 
 struct alignas(64) Bin {
   Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
-  Atomic<unsigned> chunks;    // that were opened
+  Counter<unsigned> chunks;   // opened and not retired
   // The chunk whose hints are repaired next; null: the first one.
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
   Atomic<bool> refused;       // the kernel has refused to purge something of it
-  Atomic<unsigned> watched;   // frees that were watched so far
+  Hint<unsigned> watched;     // frees that were watched so far; may miss some of simultaneous ones
   Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
 };
 
@@ -46,7 +46,7 @@ struct PurgeRound {
 
 struct Store {
   Bin bins[kBins];
-  Atomic<unsigned> watched;  // frees of all bins
+  Hint<unsigned> watched;  // frees of all bins that were watched
   PurgeRound purged_to;
   CollapsePlace collapse;
 
