@@ -31,7 +31,7 @@ note_progress() {
   while IFS= read -r line; do
     printf '%s\n' "$line"
     if [ -t 3 ] && [[ $line =~ ^\[[0-9]+/[0-9]+\] ]]; then
-      printf '\rbuilding %s %s' "$build" "${BASH_REMATCH[0]}" >&3
+      printf '\r%s' "${BASH_REMATCH[0]}" >&3
     fi
   done > "$build/build.log"
   if [ -t 3 ]; then echo >&3; fi
