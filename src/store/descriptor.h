@@ -18,9 +18,10 @@
 // hint, and `retired` is written by the thread that retires the chunk. Words are changed by anybody, by single atomic
 // instructions, under the protocols of bin.h and purge.h.
 //
-// Invariants (check_bin): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
-// room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and its pages have
-// their resident bits set; a resident page is dirty just when no object that touches it is taken.
+// Invariants (check_bin). No bit outside the valid ones is set in occupancy. With nothing in flight:
+//   - a folio that has room has its hint raised in its class, and so has its chunk;
+//   - an object that is taken is committed, and its pages have their resident bits set;
+//   - a resident page is dirty just when no object that touches it is taken.
 #pragma once
 
 #include <stddef.h>
