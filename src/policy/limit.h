@@ -44,7 +44,7 @@ struct LimitState {
   Hint<int64_t> asked_soft, asked_hard;  // as config/options.h says
   Hint<int64_t> begins;                  // where kAtSoft begins: "soft" as drawn above; 0: no limits
   Hint<uint32_t> problems;
-  Hint<uint32_t> level;       // at the last limit_poll
+  Hint<uint32_t> level;       // as last noted
   Hint<uint32_t> highest;     // since limit_take_highest
   Hint<uint32_t> pressure;    // the system's, as a level: policy/pressure.h
   Counter<uint64_t> refused;  // requests that got no memory, since the start
