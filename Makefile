@@ -16,7 +16,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 export CTEST_PARALLEL_LEVEL = $(shell expr $(JOBS) + 1)
 
 help:
-	@echo "make try              runs a real program on glibc's malloc and on Folio: time, memory, page faults"
+	@echo "make try              two programs on glibc's malloc and on Folio: time, memory, faults; in a minute and a half"
 	@echo "make try PROG='...'   the same for a program of yours"
 	@echo "make tools            the folio command: runs programs on Folio, explains the memory of running ones"
 	@echo "make test             builds, then runs all tests (about ten minutes)"

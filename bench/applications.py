@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cases import APPLICATION, Case, Figure
 from measure import ROOT, BenchError
@@ -143,73 +144,79 @@ def server(
     )
 
 
-def applications() -> list[Application]:
+def program(name: str, path: str, arguments: list[str], needs: str, **others: Any) -> Application:
+    return Application(name, path, arguments, PROGRAM_FIGURES, needs=(needs,), **others)
+
+
+def programs() -> list[Application]:
     return [
-        Application(
+        program(
             "python",
             "/usr/bin/python3",
             [str(ROOT / "tools" / "folio" / "example.py"), "{data}/orders.jsonl"],
-            PROGRAM_FIGURES,
-            needs=("/usr/bin/python3",),
+            needs="/usr/bin/python3",
             environment={"PYTHONMALLOC": "malloc"},
             prepare=orders,
         ),
-        Application(
+        program(
             "gcc",
             cc1plus(),
             ["-quiet", "-fpreprocessed", "-std=c++17", "-O1", "{data}/work.ii", "-o", "/dev/null"],
-            PROGRAM_FIGURES,
-            needs=("g++",),
+            needs="g++",
             files=lambda quick: {"work.cc": b"#include <map>\n" if quick else inputs.cplusplus()},
             prepare=preprocessed,
         ),
-        Application(
+        program(
             "ghostscript",
             "gs",
             ["-q", "-dSAFER", "-dBATCH", "-dNOPAUSE", "-r100", "-sDEVICE=ppmraw", "-o", "/dev/null", "{data}/work.ps"],
-            PROGRAM_FIGURES,
-            needs=("gs",),
+            needs="gs",
             files=lambda quick: {"work.ps": postscript(40 if quick else 4000)},
         ),
-        Application(
+        program(
             "sqlite3",
             "sqlite3",
             ["-batch", *[":memory:", *[".read {data}/work.sql", ".open :memory:"] * 4]],
-            PROGRAM_FIGURES,
-            needs=("sqlite3",),
+            needs="sqlite3",
             files=lambda quick: {"work.sql": inputs.SQLITE.replace(b"100000", b"5000") if quick else inputs.SQLITE},
         ),
-        Application(
+        program(
             "node",
             "node",
             ["{data}/work.js"],
-            PROGRAM_FIGURES,
-            needs=("node",),
+            needs="node",
             files=lambda quick: {
                 "work.js": repeated(1 if quick else 14, b"for (let run = 0; run < %d; run++)", inputs.NODE)
             },
         ),
-        Application(
+        program(
             "perl",
             "perl",
             ["{data}/work.pl"],
-            PROGRAM_FIGURES,
-            needs=("perl",),
+            needs="perl",
             files=lambda quick: {"work.pl": repeated(1 if quick else 8, b"for my $run (1 .. %d)", inputs.PERL)},
         ),
-        Application(
+        program(
             "z3",
             "z3",
             ["-smt2", "{data}/work.smt2"],
-            PROGRAM_FIGURES,
-            needs=("z3",),
+            needs="z3",
             files=lambda quick: {"work.smt2": formulas(2 if quick else 28)},
         ),
+    ]
+
+
+def servers() -> list[Application]:
+    return [
         server("redis", 120_000, 5_000, 5, "redis-server", "redis-benchmark", "redis-cli", also=[LONG_REST]),
         server("memcached", 400_000, 5_000, 2, "memcached", "memcaslap", "memcflush"),
         server("nginx", 30_000, 500, 2, "nginx", "ab"),
         server("mariadb", 250_000, 1_000, 2, "mariadbd", "mariadb-install-db", "mariadb", "sysbench"),
     ]
+
+
+def applications() -> list[Application]:
+    return [*programs(), *servers()]
 
 
 def installed() -> tuple[list[Application], list[str]]:

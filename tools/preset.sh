@@ -1,6 +1,6 @@
 #!/bin/bash
 # preset.sh PRESET [TARGET]: configures and builds a preset of CMakePresets.json, or the target, saying little unless it
-# fails.
+# fails. On a terminal one line shows how far the build is.
 # The target `libraries` needs nothing that only the tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,6 +24,21 @@ if [ "$target" != libraries ]; then
 elif [ ! -f "$build/build.ninja" ]; then
   cmake --preset "$preset" -DFOLIO_TESTS=OFF > "$build/configure.log" 2>&1 || fail "$build/configure.log"
 fi
-echo "building $build"
-cmake --build --preset "$preset" ${target:+--target "$target"} > "$build/build.log" 2>&1 || fail "$build/build.log"
+# Writes what ninja says to the log, and its count of steps to standard output if that is a terminal.
+exec 3>&1
+note_progress() {
+  local line
+  while IFS= read -r line; do
+    printf '%s\n' "$line"
+    if [ -t 3 ] && [[ $line =~ ^\[[0-9]+/[0-9]+\] ]]; then
+      printf '\r%s' "${BASH_REMATCH[0]}" >&3
+    fi
+  done > "$build/build.log"
+  if [ -t 3 ]; then echo >&3; fi
+}
+
+how_long=
+[ -f "$build/.ninja_log" ] || how_long=': nothing is built yet, so it takes some minutes'
+echo "building $build$how_long"
+cmake --build --preset "$preset" ${target:+--target "$target"} 2>&1 | note_progress || fail "$build/build.log"
 grep 'warning:' "$build/build.log" || true

@@ -66,76 +66,107 @@ uint64_t faults() {
   return static_cast<uint64_t>(usage.ru_minflt);
 }
 
+// The objects, which threads allocate and free in parts of equal numbers, and what the main thread looks at in between.
+struct Heap {
+  size_t count;
+  void **objects;
+  bench::Ledger *ledgers;
+  bench::Barrier step;
+
+  Heap()
+      : count(bytes / size),
+        objects(bench::map_array<void *>(count)),
+        ledgers(bench::map_array<bench::Ledger>(threads)),
+        step(threads + 1) {}
+
+  void fill(size_t i) {
+    for (size_t n = i * count / threads; n < (i + 1) * count / threads; ++n) {
+      if (objects[n] != nullptr) continue;
+      objects[n] = ledgers[i].allocate(size);
+      touch(objects[n]);
+    }
+  }
+  void thin(size_t i) {
+    for (size_t n = i * count / threads; n < (i + 1) * count / threads; ++n) {
+      if (n % every == 0) continue;
+      ledgers[i].release(objects[n]);
+      objects[n] = nullptr;
+    }
+  }
+  void work(size_t i) {
+    step.wait();  // all exist
+    fill(i);
+    step.wait();  // all have allocated
+    step.wait();  // all is shuffled
+    thin(i);
+    step.wait();  // all have freed
+    step.wait();  // the main thread has looked
+    fill(i);
+    step.wait();  // all is there again
+  }
+  // The threads take their next step. Returns seconds.
+  double next_step() {
+    const uint64_t begin = bench::now_ns();
+    step.wait();
+    step.wait();
+    return bench::seconds_since(begin);
+  }
+};
+
+struct Found {
+  uint64_t before, full, freed, rested;  // resident bytes
+  uint64_t pages, faults_again;
+  double seconds;
+};
+
+Found watch(Heap &heap) {
+  Found found{};
+  found.before = bench::rss_bytes();
+  heap.next_step();
+  found.full = bench::rss_bytes();
+  bench::Random random(seed);
+  bench::shuffle(heap.objects, heap.count, &random);
+  found.seconds = heap.next_step();
+  found.freed = bench::rss_bytes();
+  bench::sleep_ms(rest_ms);
+  if (trim != 0) malloc_trim(0);
+  found.rested = bench::rss_bytes();
+  found.pages = pages_of(heap.objects, gather(heap.objects, heap.count));
+  const uint64_t faults_before = faults();
+  found.seconds += heap.next_step();
+  found.faults_again = faults() - faults_before;
+  return found;
+}
+
+void report(const Found &found) {
+  bench::Json json("survivors");
+  const auto ratio = [&](const char *name, uint64_t rss) {
+    const uint64_t above = rss > found.before ? rss - found.before : 0;
+    json.number(name, static_cast<double>(above) / static_cast<double>(found.pages * kPage));
+  };
+  ratio("full_by_pages", found.full);
+  ratio("freed_by_pages", found.freed);
+  ratio("rested_by_pages", found.rested);
+  json.number("seconds", found.seconds)
+      .count("faults_again", found.faults_again)
+      .count("live_pages", found.pages)
+      .param(threads)
+      .param(size)
+      .param(every)
+      .print();
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
   bench::parse(argc, argv, {&threads, &bytes, &size, &every, &rest_ms, &trim, &seed});
   if (threads == 0 || every < 2 || size < bench::kMinMarked || bytes / size < threads * every)
     bench::die("%s: threads must be at least 1, every 2, size 12, and an object for each thread must stay", argv[0]);
-  const size_t count = bytes / size;
-  void **objects = bench::map_array<void *>(count);
-  auto *ledgers = bench::map_array<bench::Ledger>(threads);
-  bench::Barrier step(threads + 1);
-  const auto fill = [&](size_t i) {
-    for (size_t n = i * count / threads; n < (i + 1) * count / threads; ++n) {
-      if (objects[n] != nullptr) continue;
-      objects[n] = ledgers[i].allocate(size);
-      touch(objects[n]);
-    }
-  };
-  bench::Threads workers(threads, [&](size_t i) {
-    step.wait();  // all exist
-    fill(i);
-    step.wait();  // all have allocated
-    step.wait();  // all is shuffled
-    for (size_t n = i * count / threads; n < (i + 1) * count / threads; ++n) {
-      if (n % every == 0) continue;
-      ledgers[i].release(objects[n]);
-      objects[n] = nullptr;
-    }
-    step.wait();  // all have freed
-    step.wait();  // the main thread has looked
-    fill(i);
-    step.wait();  // all is there again
-  });
-  const uint64_t before = bench::rss_bytes();
-  step.wait();
-  step.wait();
-  const uint64_t full = bench::rss_bytes();
-  bench::Random random(seed);
-  bench::shuffle(objects, count, &random);
-  uint64_t begin = bench::now_ns();
-  step.wait();
-  step.wait();
-  double seconds = bench::seconds_since(begin);
-  const uint64_t freed = bench::rss_bytes();
-  bench::sleep_ms(rest_ms);
-  if (trim != 0) malloc_trim(0);
-  const uint64_t rested = bench::rss_bytes();
-  const size_t live = gather(objects, count);
-  const uint64_t pages = pages_of(objects, live);
-  const uint64_t faults_before = faults();
-  begin = bench::now_ns();
-  step.wait();
-  step.wait();
-  seconds += bench::seconds_since(begin);
-  const uint64_t faults_again = faults() - faults_before;
+  Heap heap;
+  bench::Threads workers(threads, [&](size_t i) { heap.work(i); });
+  const Found found = watch(heap);
   workers.join();
-  for (size_t n = 0; n < count; ++n) ledgers[0].release(objects[n]);
-  bench::Ledger::must_balance(ledgers, threads);
-  bench::Json json("survivors");
-  const auto ratio = [&](const char *name, uint64_t rss) {
-    const uint64_t above = rss > before ? rss - before : 0;
-    json.number(name, static_cast<double>(above) / static_cast<double>(pages * kPage));
-  };
-  ratio("full_by_pages", full);
-  ratio("freed_by_pages", freed);
-  ratio("rested_by_pages", rested);
-  json.number("seconds", seconds)
-      .count("faults_again", faults_again)
-      .count("live_pages", pages)
-      .param(threads)
-      .param(size)
-      .param(every)
-      .print();
+  for (size_t n = 0; n < heap.count; ++n) heap.ledgers[0].release(heap.objects[n]);
+  bench::Ledger::must_balance(heap.ledgers, threads);
+  report(found);
 }

@@ -93,8 +93,10 @@ FOLIO_API size_t folio_usable_size(const void *object);
 /* True if the address lies in address space that Folio manages. Any address; never faults. */
 FOLIO_API bool folio_is_ours(const void *address);
 
-/* What an address is. Any address, also an interior one. Constant time for objects of up to 32 KiB and huge ones; in a
- * large object (up to 8 MiB) a step for each 16 KiB between its start and the address. */
+/* What an address is. Any address, also an interior one. Constant time for objects of up to 32 KiB, and in the first
+ * 8 GiB of a huge one. In a large object (up to 8 MiB): a step for each 16 KiB between its start and the address.
+ * Further inside a huge object: a search downward by chunks of 2 MiB. So too for an address that is not Folio's, while
+ * huge objects reserve more than 8 GiB. */
 typedef struct folio_place {
   void *base;         /* start of the object that holds the address */
   size_t usable_size; /* its usable bytes, from base */

@@ -1,7 +1,7 @@
 // The C and POSIX allocation functions, under the names that programs call. Only in the variants that override.
 //
-// The whole family is here: a pointer from a member that the libc kept would reach our free, and a static link with
-// half of the family defined twice fails.
+// The whole family is here: else pointers from the libc's own members of it would reach this free, and a static link
+// would fail, with half of the family defined twice.
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>

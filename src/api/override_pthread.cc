@@ -1,9 +1,9 @@
 // pthread_create and thrd_create: where the program starts a thread, the housekeeper may start too. Only in the shared
 // library that overrides; a static link has no next definition to call.
 //
-// Why here: the program is calling this very function, under whatever locks it may hold, so nothing that starting one
-// more thread takes can be new. In a malloc it could: who wraps pthread_create and allocates under a lock of its own
-// would meet itself. For the same reason the housekeeper itself is made by the libc's own function, past all wrappers.
+// Why here: the program is calling pthread_create itself, under whatever locks it holds, so one more call takes no lock
+// that this one does not take. In a malloc it could: a program that wraps pthread_create, and allocates under a lock of
+// its own, would deadlock. For the same reason the housekeeper is made by the libc's own function, past all wrappers.
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -49,7 +49,7 @@ bool in_one_library(void* a, void* b) {
 #endif
 }
 
-// The libc's own. Mostly that is what comes next, which costs less to see than to open the libc.
+// The libc's own pthread_create. Mostly it is the next definition, and to check that costs less than to open the libc.
 os::CreateThread* libc_create() {
   os::CreateThread* const after = next(next_create, "pthread_create");
   if (in_one_library(reinterpret_cast<void*>(after), reinterpret_cast<void*>(getauxval))) return after;

@@ -59,10 +59,12 @@ FOLIO_INLINE uint64_t plain_return_address(uint64_t address) { return address; }
 // One element of folio_thread_cursors, the thread-local array of cursors (cache/thread_cache.h), by its offset there.
 //
 // Written in assembly because a compiler spends more instructions on the address of a thread-local element, and because
-// a step on memory saves one more: 11 and 13 instructions for malloc and free. Rejected: %fs with base and index, the
-// same number of instructions: processors pass a stored value to the next load without waiting for the cache only where
-// the address is one register (Intel Golden Cove: 0.7 ns instead of 3.9 ns a step; AMD Zen 4: less, but the same way).
-// "memory" keeps the order with the slow paths, which use the array by its C++ name.
+// a step on memory saves one more: 11 and 13 instructions for malloc and free. "memory" keeps the order with the slow
+// paths, which use the array by its C++ name.
+//
+// Rejected: %fs with base and index, in the same number of instructions. Processors forward a stored value to the next
+// load without waiting for the cache only where the address is one register. (Intel Golden Cove: 0.7 ns instead of 3.9
+// ns a step; AMD Zen 4: a smaller difference of the same kind.)
 class ThreadCursor {
  public:
   static constexpr bool kHas =

@@ -1,8 +1,9 @@
 // Atomic<T>: the one wrapper around the compiler's atomic builtins. Owned by nobody, used by every layer.
 //
-// Why not std::atomic: the core uses no header of the C++ library (it must build against any libc), and two builds need
-// a hook at each atomic operation: FOLIO_EXPLORE (the interleaving explorer does the operation, explored_atomic.h) and
-// FOLIO_COUNT (each read-modify-write is reported with its address, by which the structure is known).
+// Why not std::atomic: the core uses no header of the C++ library, as it must build against any libc; and two builds
+// need a hook at each atomic operation:
+//   FOLIO_EXPLORE   the interleaving explorer does the operation (explored_atomic.h)
+//   FOLIO_COUNT     each read-modify-write is reported with its address, which shows the structure that it changes
 //
 // Memory orders are spelled order::x. Every order stronger than relaxed carries a tag, [name], that names the edge and
 // appears at both of its ends (docs/CONCURRENCY.md).
@@ -12,7 +13,7 @@
 #include <stdint.h>
 
 #if defined(FOLIO_COUNT)
-// gives: it hands something on (a release, bits cleared); done: not a compare_exchange that failed.
+// gives: the operation hands something on (a release, or bits cleared). done: false for a failed compare_exchange.
 extern "C" void folio_count_rmw(const void* word, bool gives, bool done);
 #define FOLIO_ATOMIC_COUNT(gives, done) folio_count_rmw(&value_, gives, done)
 #else

@@ -21,14 +21,14 @@ struct ExploredOp {
 
 }  // namespace folio
 
-// Does the operation and returns what it read; a compare_exchange is done if that is what was expected.
+// Does the operation and returns the value before; a compare_exchange succeeds if that is the expected one.
 extern "C" uint64_t folio_explore(void* word, const folio::ExploredOp* op);
-extern "C" bool folio_exploring;         // loads are passed on, too
-extern "C" void folio_explore_result();  // what the last operation read is looked at
+extern "C" bool folio_exploring;         // an exploration runs: loads go to the explorer, too
+extern "C" void folio_explore_result();  // the program uses the value that the last operation returned
 
 namespace folio {
 
-// What a fetch_... read; most that count or mark do not look.
+// The result of a fetch_...: most callers that count or mark do not use it.
 template <class T>
 struct Fetched {
   T value;

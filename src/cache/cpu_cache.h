@@ -1,8 +1,9 @@
-// CPU caches: for each CPU, lists of magazines by bin, about a level-2 cache worth of objects. What
-// one thread frees another that runs on the same CPU takes, while it is in that CPU's cache.
+// CPU caches: for each CPU, lists of magazines by bin, about as many objects as fit into a level-2 cache. A thread
+// takes what another thread on the same CPU has freed, while it still is in that CPU's hardware caches.
 //
-// Guarded by a section that is tried, never waited for (sync/try_section.h). Busy, which takes a thread that was
-// preempted inside, means that the caller goes on to the depot, or straight to the folios or fields.
+// Guarded by a section that is tried, never waited for (sync/try_section.h). It is busy only where another thread was
+// preempted inside, or has moved to another CPU there: the caller then goes on to the depot, or straight to the folios
+// or fields.
 #pragma once
 
 #include <stddef.h>
@@ -48,20 +49,21 @@ extern Atomic<CpuCache*> cpu_caches[kCpusMost];
 // caches and depot hold full magazines and a thread with little room gets no more than it has room for.
 inline constexpr unsigned kWholeLeast = kMagazineUsual / 2 + 1;
 
-// Hands a waiting, non-empty magazine on: to the CPU cache, or from there as part of a bundle to the depot. Where there
-// is no such cache, or it is busy, to the depot at once; to the folios, if it is less than half full. Misuse found when
-// something is drained is reported as of `function`. Returns the magazine if it came back empty, else null.
+// Hands a waiting, non-empty magazine on to the CPU cache, which may pass it on to the depot in a bundle. Where there
+// is no CPU cache, or it is busy, the magazine goes to the depot at once, or to the folios if it is less than half
+// full. Misuse found in a drain is reported as of `function`. Returns the magazine if it is empty afterwards, else
+// null.
 Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function);
 
-// A waiting magazine with objects from the CPU cache or the depot: a whole one where it holds up to `want`, or up to
-// twice as many and `want` is at least kWholeLeast; else `want` of them in `into`, which is empty. Null if there is
-// none. `into` may be null where as many are wanted as a magazine holds; it stays the caller's unless it is what is
+// A waiting magazine with objects from the CPU cache or the depot; null if there is none. A whole one if it holds up to
+// `want` objects, or up to twice as many where `want` is at least kWholeLeast; else `into`, which was empty, with
+// `want` objects. `into` may be null where `want` is what a magazine holds. It stays the caller's if it is not
 // returned.
 Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into);
 
-// One object, for threads that do not cache the bin. Null if there is none here, or it is busy. *emptied: a magazine
-// that this used up, the caller's now, or null. (Rejected: by magazines of one, through the two functions above, which
-// look for what is freed twice then: Vyukov's chain 0.87 of the speed, 1.12 of the processor time.)
+// One object, for threads that do not cache the bin. Null if the CPU cache has none, or is busy. *emptied: a magazine
+// that this call has emptied, now the caller's, or null. (Rejected: magazines of one object through the two functions
+// above, which then search for double frees: Vyukov's chain had 0.87 of the speed, 1.12 of the processor time.)
 void* cpu_cache_pop_one(BinId bin, Magazine** emptied);
 
 // kNo: no magazine here has room for it, or it is busy. kTwice: the first magazine holds it already.
@@ -87,9 +89,9 @@ uint64_t cpu_caches_pin();
 // Shrinks the budget of all CPU caches to a sixteenth, or sets it back.
 void cpu_caches_spare(bool spare);
 
-// In the child of a fork: sections that were held are emptied, their objects lost. Large objects go back to their
-// fields, also those that were on their way. Nothing of that unless `alone`: a thread that runs already may be inside
-// of one, or have an object on its way; a section that was held stays busy then.
+// In the child of a fork. `alone`: no other thread runs. Then caches whose section was held are emptied, and their
+// objects lost; all parked large objects go back to their fields. Else nothing is done, as another thread may be inside
+// a section or hold a parked object; a section that was held stays busy.
 void cpu_caches_after_fork(bool alone);
 
 // For statistics, read without a section: estimates under load.

@@ -51,7 +51,8 @@ unsigned drain_stack(BinId bin, MagazineStack& stack) {
   return drained;
 }
 
-// Drains the bundle's magazines that lie scattered; returns the others, or null. What went is counted as gone out.
+// Drains the magazines of the bundle whose objects lie scattered, and counts their bytes out. Returns the others, or
+// null.
 Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
   Magazine *kept = nullptr, *last = nullptr, *gone = nullptr;
   unsigned length = 0;
@@ -100,7 +101,8 @@ void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function
     return;
   }
   DepotBin& d = depot[own_shard()][index(bin)];
-  // What is wanted passes through in any order; what waits here is to be in order.
+  // A bundle that finds the stacks empty is likely to be taken at once, and may be scattered. Where others wait
+  // already, this one will wait too, and is put in order.
   if (!d.bundles[0].peek_empty() || !d.bundles[1].peek_empty()) bundle = keep_ordered(bin, bundle, function);
   if (bundle != nullptr) d.bundles[d.recent.get()].push(bundle);
 }
@@ -138,11 +140,10 @@ unsigned depot_trim(bool all) {
 }
 
 unsigned depot_age(unsigned most) {
-  // Relaxed, all of it: where one call ends and another begins is a hint, and each pop is whole by itself.
-  static constinit Atomic<unsigned> next{0};
+  static constinit Hint<unsigned> next{0};                 // where the next call goes on; simultaneous calls do no harm
   const unsigned n = shards.load(order::relaxed) * kBins;  // relaxed: a new one's turn comes
   unsigned drained = 0;
-  for (unsigned i = next.load(order::relaxed); i < n; ++i) {  // relaxed: see above
+  for (unsigned i = next.get(); i < n; ++i) {
     const BinId bin = bin_id(i % kBins);
     DepotBin& d = depot[i / kBins][i % kBins];
     const uint32_t recent = d.recent.get();
@@ -153,12 +154,12 @@ unsigned depot_age(unsigned most) {
       drained += bundle_drain(bin, bundle, "free");
     }
     if (drained >= most) {
-      next.store(i, order::relaxed);  // relaxed: see above
+      next.set(i);
       return drained;
     }
     if (!d.bundles[recent].peek_empty()) d.recent.set(1 - recent);
   }
-  next.store(0, order::relaxed);  // relaxed: see above
+  next.set(0);
   return drained;
 }
 

@@ -2,14 +2,14 @@
 // one for what was pushed since the last tick, one for what waits longer. A tick drains the second, and the stacks
 // change roles. So bundles that nobody needs are drained, also those that lie below bundles in constant use.
 //
-// Bounded: by the option; what is over goes back to the folios. While a housekeeper sees to the ticks larger objects
-// may be a quarter of what is live, or kTolerated: a program that passes objects between threads has them either in use
-// or here, in turns, and the ticks see to it that they do not stay.
+// Bounded by the option `depot`: a bundle beyond goes back to the folios. While a housekeeper runs the ticks, the bound
+// of larger objects is at least a quarter of what is live, and kTolerated: in a program that passes objects between
+// threads these are in use or here, in turns, and the ticks drain what stays.
 //
-// In order: while a bundle waits for a bin, magazines that frees have left scattered (validate.h) go to the folios
-// instead. One alone is passed on as it is: where threads take as fast as others give, no order comes of the detour.
-// (With all scattered magazines sent home, also from the CPU caches, eight pairs of producers and consumers who free at
-// random took 1.7 times as long.)
+// In order: while a bundle of the bin waits, scattered magazines (validate.h) go to the folios instead. Where none
+// waits, a bundle is passed on as it is: where threads take as fast as others give, the detour brings no order. (With
+// all scattered magazines sent to the folios, also from the CPU caches, eight pairs of producers and consumers who free
+// at random took 1.7 times as long.)
 //
 // A push and a pop are one compare_exchange each, for a whole bundle. The number of bytes in the depot is one counter
 // for the whole process, so pushes and pops do not change it: each CPU cache adds up what it moved and flushes the sum
@@ -45,7 +45,7 @@ constexpr BundleTable make_bundle_table() {
 inline constexpr BundleTable kBundles = make_bundle_table();
 constexpr unsigned bundle_objects(BinId bin) { return kBundles.most[index(bin)]; }
 
-// One line a bin and shard: the head is what threads meet on.
+// A cache line for each bin and shard, since all threads write the heads.
 struct alignas(64) DepotBin {
   MagazineStack bundles[2];
   Hint<uint32_t> recent;  // which of them is pushed to
@@ -56,16 +56,16 @@ extern DepotBin depot[kShardsMost][kBins];
 // reported as of `function`. The caller then counts the bytes as gone in, also where they were drained.
 void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function);
 
-// From now on the process has several threads. Before that the depot, which passes objects between them, takes nothing
-// in: scattered objects that wait in it would keep pages from being purged.
+// Called when the process has a second thread. Before that the depot, which passes objects between threads, takes
+// nothing in: scattered objects that wait in it would keep pages from being purged.
 void depot_set_shared();
-bool depot_is_shared();  // whether it has
+bool depot_is_shared();  // whether depot_set_shared was called
 
 // A bundle, or null. The caller counts its bytes as gone out.
 Magazine* depot_pop(BinId bin);
 
-// Counts bytes that went into the depot, or out of it where negative. Until then the bound does not know them: a CPU
-// cache flushes its sum when that exceeds kAccountStep. Small and larger objects are counted apart.
+// Counts bytes that went into the depot, or out of it where negative; small and larger objects apart. A CPU cache calls
+// it when its own sum exceeds kAccountStep: until then the bound does not include these bytes.
 void depot_count(bool small, int64_t bytes);
 inline bool depot_small(BinId bin) { return info_of(bin).size < kManyLargest; }
 inline constexpr int64_t kAccountStep = int64_t{128} << 10;
@@ -80,9 +80,9 @@ int64_t bundle_bytes(BinId bin, Magazine* bundle);
 // Drains what has waited since the call before, or everything. Returns magazines drained.
 unsigned depot_trim(bool all);
 
-// A step of depot_trim(false), for who has little time: ends after about `most` magazines, and then returns no less;
-// the next call goes on there. A bundle is drained whole. (depot_trim takes each stack once, so that it ends however
-// fast others push; this ends by its count.)
+// A step of depot_trim(false), for the program's calls: ends after about `most` magazines, and then returns at least
+// `most`; the next call goes on there. A bundle is drained whole. (depot_trim takes each stack once, so that it ends
+// however fast others push; this ends by its count.)
 unsigned depot_age(unsigned most);
 
 // Objects that wait in the depot's magazines of a bin: counted by walking, an estimate under load.

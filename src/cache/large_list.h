@@ -1,5 +1,5 @@
-// The large objects that one CPU cache keeps, parked (space/large.h), in 64 places, which are filled in a circle: the
-// hand points behind the newest, and from it on come those that are about the oldest.
+// The parked large objects (space/large.h) of one CPU cache, in 64 places that are filled in a circle. The hand points
+// behind the newest object; the first ones from the hand on are about the oldest.
 //
 // Who may touch it: whoever is in the CPU cache's section.
 #pragma once
@@ -19,7 +19,7 @@ struct LargeList {
   void* object[kMost];
   uint8_t granules[kMost];
   uint64_t bytes, budget;
-  uint32_t kept;  // so far
+  uint32_t kept;  // objects so far, for kBudgetEvery
   uint16_t hand;
   uint16_t idle;  // trims since it was last used
 
@@ -60,10 +60,10 @@ struct LargeList {
     return nullptr;
   }
 
-  // Of one of so many CPU caches, `least` at least.
+  // The budget of one of so many CPU caches: at least `least`.
   static uint64_t budget_of_one(uint64_t least, unsigned caches);
-  // Once in so many objects: what the budget is a share of stands in a line that all threads write. (Each time, two
-  // threads that replace 300 objects of up to 200 KB each were 5 % slower.)
+  // The budget is computed once in so many objects, from a counter in a cache line that all threads write. (Computed
+  // for each object, two threads that replace 300 objects of up to 200 KB each were 5 % slower.)
   static constexpr unsigned kBudgetEvery = 8;
 };
 

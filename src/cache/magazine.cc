@@ -46,7 +46,7 @@ void Magazine::give_to(Magazine* to, unsigned n) {
   park(source + n);
 }
 
-// By their low halves, eight at a time: what looks the same is looked at closely.
+// Compares the low halves of eight addresses at a time; where one is equal, compares whole addresses.
 bool holds(const Slot* from, unsigned count, const void* object) {
   typedef uint32_t Halves __attribute__((vector_size(16)));  // of two objects, low and high
   const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(object));

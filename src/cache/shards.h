@@ -1,6 +1,6 @@
-// Shards: what all threads would meet on, once for each kShardCpus CPUs, so that a line has few visitors. A thread
-// gives to the shard of its CPU and takes from there first, then from the others. A process that runs on no more CPUs
-// than that has one shard: which CPUs there are shows when somebody gives from them.
+// Shards: copies of a word that all threads would write, one for each kShardCpus CPUs, so that few threads meet on a
+// line. A thread gives to the shard of its CPU; it takes from there first, then from the others. A shard comes into use
+// when a thread first gives from one of its CPUs: so a process on few CPUs has one.
 #pragma once
 
 #include "base/atomic.h"

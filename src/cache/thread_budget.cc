@@ -12,13 +12,13 @@ namespace folio {
 namespace {
 
 alignas(64) constinit Counter<int64_t> pool_claimed{0};
-constinit Counter<int64_t> lost_claims{0};  // of it, by threads that are gone without a word
+constinit Counter<int64_t> lost_claims{0};  // part of pool_claimed: by threads that ended unnoticed
 
 constexpr int64_t kClaimBytes = int64_t{64} << 10;
 
 int64_t charge(BinId bin, unsigned capacity) { return int64_t{info_of(bin).size} * capacity; }
 
-// What all threads may claim: the option for each 2^kPoolPerShift bytes (128 MiB) that are resident, once at least.
+// What all threads may claim together: the option, times the number of whole 128 MiB that are resident, at least once.
 // With 8 MiB whatever the size of the process, 16 threads of 30 MiB each took 1.6 times as long, 64 threads 2.5 times,
 // in no less memory.
 int64_t pool_bytes() {
@@ -43,12 +43,13 @@ bool claim(ThreadBudget& b, int64_t bytes) {
   return true;
 }
 
-// Larger objects get a magazine when they have come up a few times between two sweeps: a thread's budget is worth more
-// in a few bins with room than in many with one object each. While they are watched, what is freed is not in the caches
-// to be used next, so they would touch as many objects as they have room for: 0.8 MB more for Python's start.
-// (Rejected: room for one or two at the first call, and what the budget does not reach for to and from the folios:
-// Vyukov's chain 1.25 and 1.37 of the processor time. One outside of the budget: threads that use all sizes to 32 KB
-// keep 148 KiB each in place of 40.)
+// A bin of larger objects gets a magazine after a few slow calls between two sweeps: a thread's budget is worth more in
+// a few bins with room than in many with one object each. While the bin is watched, freed objects go past the caches,
+// so a magazine would make the program touch as many fresh objects as it holds: 0.8 MB more for Python's start.
+// Rejected:
+//   - room for one or two objects at the first call, and none in the caches beyond the budget: Vyukov's chain took 1.25
+//     and 1.37 of the processor time;
+//   - one object outside of the budget: threads that use all sizes to 32 KB keep 148 KiB each in place of 40.
 constexpr unsigned kCallsToFirst = 4;
 constexpr unsigned kCallsToFirstWatched = 64;
 constexpr unsigned kLargerFirst = 4;

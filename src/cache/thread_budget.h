@@ -16,32 +16,34 @@ inline constexpr uint32_t kSmallFirst = 512;
 struct BinCache {
   uint8_t capacity;
   uint8_t calls;     // times it ran over or dry since the last sweep, at most 255
-  bool ran_over;     // the last of them
-  uint8_t in_a_row;  // how many before it did the same, at most kInARow
+  bool ran_over;     // the last time
+  uint8_t in_a_row;  // how many times before the last it did the same, at most kInARow
 };
 
 struct ThreadBudget {
   bool used_up;     // no capacity grows until the next sweep
   int64_t left;     // bytes that capacities may still grow by
-  int64_t claimed;  // of all, from the pool
+  int64_t claimed;  // bytes of the budget that came from the pool
   BinCache bins[kBins];
 };
 
 void thread_budget_begin(ThreadBudget& budget);
 
-// The bin ran over or dry: it gets twice the room, if the budget has it. More than kMagazineUsual only where it did the
-// same kInARow times before: mallocs and frees by turns run over as often as dry, and hardly ever thrice in a row.
+// The bin ran over or dry: its capacity doubles, if the budget allows it. It exceeds kMagazineUsual only where the bin
+// did the same kInARow times before: with mallocs and frees by turns it runs over as often as dry, and hardly ever does
+// the same thrice in a row.
 // (Producers and consumers of objects up to 512 bytes are 1.2 times as fast with kMagazineObjects as with
 // kMagazineUsual; but Larson's server with 8 threads, if all have room for so many, takes 1.2 times the memory.)
 inline constexpr uint8_t kInARow = 2;
 void thread_budget_grow(ThreadBudget& budget, BinId bin, bool over);
 void thread_budget_shrink(ThreadBudget& budget, BinId bin, unsigned capacity);
 
-// Gives the pool back what was claimed and is not used, but for `keep` bytes.
+// Returns unused claims to the pool, as long as `keep` bytes of the budget are left.
 void thread_budget_return(ThreadBudget& budget, int64_t keep);
 
-// The thread is gone, and what it had in use is lost. What it had claimed returns at one step (64 KiB) a tick: at once,
-// a program that loses thread after thread would lose much with each; never, the threads that stay would be without.
+// The thread is gone, and its magazines in use are lost. What it had claimed returns to the pool by one step (64 KiB) a
+// tick. If it returned at once, a program that loses thread after thread would lose as much with each; if never, the
+// other threads would miss it.
 void thread_budget_lose(ThreadBudget& budget);
 void thread_budget_return_lost();
 

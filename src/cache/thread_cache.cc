@@ -91,7 +91,7 @@ void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function
   if (Magazine* empty = cpu_cache_put(bin, magazine, function)) put_empty(c, empty);
 }
 
-// The same for what frees have filled, which is looked through first.
+// The same for a magazine that frees have filled, which is validated first.
 void validate_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
   validate(bin, magazine, true, function);
   if (magazine->count() != 0) {
@@ -193,14 +193,15 @@ void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
   give_objects(bin, &object, 1, function);
 }
 
-// One that does not hold more than the bin may hold gets room for that, and no more: for what is freed.
+// Gives a magazine of at most `capacity` objects room for just as many as the bin may hold: for frees to come.
 void make_room(ThreadCache& c, BinId bin, Magazine* magazine) {
   const BinCache& b = c.budget.bins[index(bin)];
   if (magazine->count() <= b.capacity) magazine->set_capacity(b.capacity);
 }
 
-// Fills an empty magazine (null: there is no memory for one) from the folios; pops one. A look at the folios costs more
-// than a thread with little room could use up: what it has no room for goes to the CPU cache, untouched.
+// Fills an empty magazine (null: there is no memory for one) from the folios, and pops an object. A search of the
+// folios is dear for the few objects that a thread with little room can use: so it takes more, and the rest goes to the
+// CPU cache, untouched.
 void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* zero) {
   if (magazine == nullptr) return take_one(bin, zero);
   Magazine* const small = want < kWholeLeast ? get_empty(c) : nullptr;
@@ -242,8 +243,8 @@ bool thread_cache_holds(BinId bin, const void* object) {
   return holds(cursor, static_cast<unsigned>(magazine->slot(magazine->bottom()) - cursor), object);
 }
 
-// Where mallocs and frees take turns around a full or an empty magazine, each few of them would come here. So the
-// first overflow after a refill, and the first refill after an overflow, move half a magazine only.
+// Where mallocs and frees take turns around a full or an empty magazine, every few calls would be slow ones. So the
+// first overflow after a refill, and the first refill after an overflow, move only half a magazine.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   BinCache& b = cache->budget.bins[index(bin)];
   slow_call(*cache);
@@ -265,9 +266,9 @@ namespace {
 
 constexpr uint32_t kLineBytes = 64;
 
-// A thread whose first call for a bin is a free was handed that object by another one, which may go on writing to its
-// neighbours in the same cache line. So it gets others first: the thread's own next objects are not those neighbours'
-// neighbour (passive false sharing [Berger and others, Hoard, ASPLOS 2000]).
+// A thread whose first call for a bin is a free got that object from another thread, which may go on writing to its
+// neighbours in the same cache line. Against this passive false sharing [Berger and others, Hoard, ASPLOS 2000] the
+// thread's cache gets other objects first, which its next mallocs return.
 bool begins_with_free(const ThreadCache& c, BinId bin) {
   const BinCache& b = c.budget.bins[index(bin)];
   return b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes;
@@ -309,7 +310,7 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   return false;
 }
 
-// For one overflow in so many, all that is there twice is looked for: it costs more than the rest of the validation.
+// One overflow in so many searches for all duplicates, which costs more than the rest of the validation.
 constexpr unsigned kThoroughChecks = 16;
 bool check_thoroughly(const ThreadCache& c) { return c.activity.get() % kThoroughChecks == 0; }
 
@@ -326,8 +327,8 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   b.ran_over = true;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
-  // Also the half that stays: without it 0.2 % fewer instructions (random lifetimes), and what is twice on both sides
-  // of the cut would not be seen.
+  // The whole magazine, though half of it may stay: else an object that is once in each half would not be found. To
+  // validate only the half that leaves saves 0.2 % of the instructions (random lifetimes).
   if (full != nullptr) validate(bin, full, check_thoroughly(*cache), function);
   if (empty == nullptr) {
     if (full != nullptr && full->count() != 0) {

@@ -1,14 +1,14 @@
 // Thread caches: for each thread and bin, the magazine in use, and how many objects it may hold.
 //
-// The fast path needs only `cursors`: for each bin a pointer to the top slot of the magazine in use. A cursor that
-// points at the closed slot means "not set up": that slot is empty (null) and full (low 10 bits 0) at once, so every
-// call on it takes the slow path. Bin 0 and the codes that are no bin (large, huge, guarded, watched) always point
-// there.
+// The fast path needs only the cursors: for each bin a pointer to the top slot of the magazine in use. A closed cursor
+// points at a slot that is empty (null) and full (low 10 bits 0) at once, so every call on it takes the slow path. A
+// cursor is closed until it is set up; those of bin 0 and of codes that are no bin (large, huge, guarded, watched)
+// always are.
 //
-// Capacity: a bin starts with a few objects (larger ones: none), doubles each time it runs over or dry, and is halved
-// by a sweep that finds it unused, within a budget: what each thread may cache (option thread_cache), and what it
-// claims from a pool that all share (thread_cache_pool), which grows with the process. A bin of capacity 0 is not
-// cached: its objects come one by one from the CPU cache and go there.
+// Capacity: a bin starts with a few objects (larger ones: none). It doubles each time the bin runs over or dry, and is
+// halved by a sweep that finds the bin unused. It stays within a budget: what each thread may cache (option
+// thread_cache), and what it claims from a pool that all share (thread_cache_pool), which grows with the process. A bin
+// of capacity 0 is not cached: its objects come one by one from the CPU cache and go there.
 //
 // Rejected: a second, full magazine beside the one in use, so that mallocs and frees by turns do not reach the CPU
 // cache. Half of the one in use moves instead, where they turn: Larson's server 25 % faster, random lifetimes 20 %,
@@ -30,10 +30,10 @@ namespace folio {
 
 struct ThreadCache;
 
-// `owner` is the cache that these cursors belong to; null before there is one. A thread may end without a word, and its
-// TLS be another thread's then, or hold anything: only where the owner is right are cursors that were found through a
-// cache its own. A thread that lives has its owner right from before its cache leads here until after it does not any
-// more. It lies behind the cursors, so that a copy has it from a later moment than they are from.
+// `owner` is the cache that these cursors belong to; null before there is one. A cache leads to its thread's cursors,
+// but a thread may end unnoticed, and its TLS may then be another thread's or hold anything. So cursors that were found
+// through a cache count only if their owner is that cache. A live thread sets the owner before its cache leads here,
+// and keeps it until after. The owner lies behind the cursors, so that a copy reads it last.
 struct ThreadCursors {
   Slot* cursor[kCodes];
   ThreadCache* owner;
@@ -82,7 +82,7 @@ struct ThreadCache {
   Counter<uint32_t> activity;  // slow calls; written by the thread
   Atomic<uint32_t> thread;     // its thread's number (os::thread_id): for the child of a fork
   uint32_t calls_to_sweep;
-  Magazine* empties;  // through next
+  Magazine* empties;  // linked through next
   unsigned empty_count;
   ThreadBudget budget;
 
@@ -99,21 +99,23 @@ bool thread_cache_holds(BinId bin, const void* object);
 // The slow half of free: keeps an object of the bin whose magazine is full or closed.
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function);
 
-// Before a free that passes the thread's cache by: a thread that begins with a small object of another one gets others.
+// Before a free that goes straight to its folio: a thread whose first call for a bin of small objects is a free gets
+// other objects into its cache first, against passive false sharing.
 void thread_cache_before_free(ThreadCache* cache, BinId bin);
 
 // Looks through all that the calling thread caches; what is wrong is reported as of `function` and dropped.
 void thread_cache_validate(const char* function);
 
-// Gives all that the calling thread caches back to the folios. Or, as it ends, hands it on whole, with its room.
+// Gives all that the calling thread caches back to the folios. Or, as the thread ends, hands its magazines on to the
+// CPU cache, and returns its budget.
 void thread_cache_drain(ThreadCache* cache, const char* function);
 void thread_cache_hand_on(ThreadCache& c);
 
 // A cache that is to serve a thread.
 void thread_cache_begin(ThreadCache& c);
 
-// Of a cache whose thread is gone: its room, and the empty magazines that it had, which may be half changed. `lost`:
-// what it had in use is lost, and its room with it (thread_budget_lose).
+// Of a cache whose thread is gone: drops its empty magazines, whose list may be half changed, and returns its budget.
+// `lost`: its magazines in use are lost, so their share of the budget returns slowly (thread_budget_lose).
 void thread_cache_forget(ThreadCache& cache, bool lost);
 
 }  // namespace folio

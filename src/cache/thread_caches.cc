@@ -36,9 +36,9 @@ ThreadCursors* without_mark(ThreadCursors* cursors) {
 // Relaxed: for statistics. What is read there counts only if the owner is right.
 ThreadCursors* cursors_of(const ThreadCache& c) { return without_mark(c.cursors.load(order::relaxed)); }
 
-// Whether a cache's thread is gone; the cache is the caller's then. The odd address, which only the one who looks
-// writes, says that it still is the same thread's life: one that ends in the ordinary way, or another that gets the
-// cache, writes there.
+// Whether a cache's thread is gone; the cache is the caller's then. Only a search writes an odd address. While it is
+// there, the cache still belongs to the same thread: a thread that ends in the ordinary way, or another one that gets
+// the cache, overwrites it.
 bool take_from_gone(ThreadCache& c) {
   ThreadCursors* cursors = c.cursors.load(order::relaxed);  // relaxed: the compare_exchange decides
   if (cursors == nullptr || cursors == sought(cursors)) return false;
@@ -54,8 +54,8 @@ bool take_from_gone(ThreadCache& c) {
   return c.cursors.compare_exchange(now, gone ? nullptr : cursors, order::relaxed) && gone;
 }
 
-// Hands on what a thread that did not come along had in use. Wherever it was in a malloc or free, the cursor is a valid
-// one; at most the object in flight is lost.
+// In the child of a fork: hands on the magazines in use of a thread that the child does not have. Wherever that thread
+// was in a malloc or free, its cursors are valid; at most the object in flight is lost.
 void hand_on_all(const ThreadCursors& cursors) {
   for (unsigned i = 1; i < kBins; ++i) {
     if (!plausible(cursors.cursor[i]) || *cursors.cursor[i] == nullptr) continue;
@@ -163,22 +163,22 @@ ThreadCache* thread_cache_make() {
   if (thread_count() > 1) depot_set_shared();
   // [cursors] release: after the cache and its owner are set up; pairs with take_from_gone.
   cache->cursors.store(&thread_cursors, order::release);
-  // May allocate, through this very cache. If the thread's end will not be told, what it caches is lost with it.
+  // May allocate, through this very cache. If it fails, the thread's end goes unnoticed, and what it caches is lost.
   os::at_thread_end(thread_cache_end, cache);
   return cache;
 }
 
 void thread_cache_end(void* value) {
   auto* cache = static_cast<ThreadCache*>(value);
-  // glibc hands the values of a thread that left by the raw system call to the next one on its stack, which may end
-  // without a call. The cache may be anybody's by then.
+  // After a thread has left by the raw system call, glibc hands its specific values on to the next thread on its stack,
+  // which may make no call of malloc or free. The cache may serve another thread by then.
   if (cache != thread_state.cache) return;
   // First, so that what other destructors of this thread still allocate and free goes to the folios directly.
   thread_state = {nullptr, Phase::kEnded};
   cache->cursors.store(nullptr, order::relaxed);  // relaxed: readers check what they read
   thread_cache_hand_on(*cache);
   thread_caches_put(*cache);
-  // The last but one, or the last; or the one whose end tells that the process ends with its threads.
+  // The last but one thread, or the last; or the first thread, after which the process ends with the others.
   if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
 }
 

@@ -1,7 +1,7 @@
-// All thread caches: those that serve threads, those that wait for one, and how others look into them: the child of a
-// fork, statistics, and who finds threads that are gone without a word.
+// All thread caches: those that serve threads, those that wait for one, and how other threads read them: the child of a
+// fork, statistics, and the search for threads that ended unnoticed.
 //
-// Cursors lie in their thread's storage, which may go, or become something else, at any moment; ThreadCursors in
+// Cursors lie in their thread's TLS, which at any moment may be unmapped or become something else; ThreadCursors in
 // thread_cache.h says how that is recognised.
 #pragma once
 
@@ -31,9 +31,9 @@ void thread_caches_after_fork(bool alone);
 // There: whether any other thread that has a cache runs. A system call for each.
 bool thread_caches_others_run();
 
-// Looks at some of the caches, in turn: those whose thread is gone without a word (its end is told by a pthread key's
-// destructor, which the raw system call skips, and which cannot be had for a first malloc in the last round of
-// destructors) serve other threads from now on. What they held is lost. Returns how many there were.
+// Checks some of the caches, in turn, for threads that ended unnoticed: a pthread key's destructor reports a thread's
+// end, but not after the raw system call, nor where the first malloc comes in the last round of destructors. Their
+// caches serve other threads from now on; what was in them is lost. Returns how many there were.
 unsigned thread_caches_find_gone(unsigned checks);
 
 // Threads that have a cache; all caches ever made, for those who look from outside.

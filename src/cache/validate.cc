@@ -12,9 +12,10 @@ namespace {
 typedef uint32_t Halves __attribute__((vector_size(16)));
 typedef int32_t Flags __attribute__((vector_size(16)));
 
-// What tells an object of a bin from another address in its chunks, in 32-bit arithmetic and without the descriptor: an
-// offset from the first object that is a multiple of the size, times the inverse of the size's odd part, is the
-// object's number with the size's other factor, 2^shift; every other offset gives a larger one, or one with low bits.
+// Tells the start of an object of a bin from other addresses in its chunks, in 32-bit arithmetic and without a
+// descriptor. With size = odd * 2^shift, the product (offset from the first object) * (inverse of odd) is
+//   number * 2^shift       if the offset is number * size;
+//   larger than that of any object, or with one of the low `shift` bits set, for every other offset.
 // [Granlund and Montgomery, Division by Invariant Integers using Multiplication, PLDI 1994, §9]
 struct Divider {
   uint32_t inverse;  // of the size's odd part, modulo 2^32
@@ -50,9 +51,10 @@ FOLIO_INLINE Low product_of(Low low, const Divider& divider, uint32_t colours) {
   return ((low & static_cast<uint32_t>(kChunkBytes - 1)) - ((low >> kColourShift) & colours)) * divider.inverse;
 }
 
-// Each address by its divider, and each object with the next but one, by their low halves: what looks wrong is looked
-// at closely. Rejected: all duplicates each time, by a table of hashes; with the strays by the descriptors it took 20 %
-// of a producer/consumer pair's throughput. Those are looked for now and then, and when the magazine is emptied.
+// Checks the low half of each address by the divider, and compares it with the next but one. True if some may be wrong:
+// repair() then checks whole addresses. Rejected: to find all duplicates each time, by a table of hashes, and the wrong
+// addresses by descriptors: it took 20 % of a producer/consumer pair's throughput. All duplicates are searched for now
+// and then, and found when the magazine is drained.
 bool fails_check(BinId bin, const Slot* at, unsigned count) {
   const Divider divider = kDividers.of[index(bin)];
   const uint32_t colours = divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1);
@@ -133,9 +135,10 @@ constexpr unsigned kCheckEvery = 3;
 
 }  // namespace
 
-// One neighbour in three is looked at: 2 instructions an object. Rejected: how many chunks the bin has in place of the
-// span of the magazine: a list in a heap of less than 2 MiB still took 7 times a fresh one's time. And no bound at all:
-// servers of small heaps (Larson's, 2 and 16 threads) lost 3 to 4 %.
+// Compares one pair of neighbours in three: 2 instructions an object.
+// Rejected in place of the least span of the magazine:
+//   - a least number of chunks of the bin: a list in a heap of less than 2 MiB still took 7 times a fresh one's time;
+//   - no bound at all: servers of small heaps (Larson's, 2 and 16 threads) lost 3 to 4 %.
 bool scattered(BinId bin, Magazine* magazine) {
   if (info_of(bin).size > kOrderedMost) return false;
   const Slot* const top = magazine->top();

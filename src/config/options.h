@@ -1,7 +1,7 @@
 // Run-time options: a struct and a parser, both made from options.def. Read once at start; no option is ever needed.
 //
-// Who may touch it: the parser writes the one instance while the library starts, and set_option those that may change
-// later; everybody reads it. A reader that is earlier sees the defaults.
+// Who may touch it: the parser writes the one instance while the library starts, set_option writes options that may
+// change later; everybody reads. A read before the start finds the defaults.
 #pragma once
 
 #include <stddef.h>
@@ -19,11 +19,11 @@ enum HugePagesOption { kHugePagesAuto = 0, kHugePagesNever = 1 };
 enum CollectFromOutsideOption { kCollectFromOutsideOff = 0, kCollectFromOutsideOn = 1 };
 enum PressureOption { kPressureOff = 0, kPressureOn = 1 };
 
-// A limit as it was written: bytes, or, until policy/limit has put bytes in its place when the process starts,
-// -1 to -100 for a share in percent, or this for the cgroup's.
+// How a limit is stored: in bytes; or as the option says it, until policy/limit replaces that by bytes at start: -1 to
+// -100 for a share in percent, kLimitOfCgroup for the cgroup's limit.
 inline constexpr int64_t kLimitOfCgroup = -1000;
 
-// A number that threads read while another one may set it, as a Hint is, that tests may copy.
+// A number that threads read while another thread may set it, like a Hint, but one that tests may copy.
 class Option {
  public:
   constexpr Option(int64_t value) : value_(value) {}  // NOLINT(google-explicit-constructor): it stands for a number

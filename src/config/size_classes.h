@@ -24,11 +24,11 @@ inline constexpr unsigned kFolioObjects = 64;
 inline constexpr size_t kPageBytesLeast = 4096;  // the real page size is read at run time and is a multiple of this
 inline constexpr unsigned kPageWords = kChunkBytes / kPageBytesLeast / 64;  // with a bit for each page of a chunk
 
-// The first object of a chunk lies up to 7 pages into it, by the chunk's number. If it lay at the start, the first
-// pages of all bins, the busiest ones of a small heap, would share a set of a data TLB that is addressed as those of 64
-// entries and 16 sets of 4 are. (Pointers through the first pages of 22 bins, with 16 colours: 1.7 ns each in place of
-// 2.6 there; no difference where all entries are one set, as in AMD's.) With 8 colours a set gets the first pages of 4
-// of 32 bins; with 16 a chunk of a huge page leaves up to 2.9 % of itself unused, with 8 1.4.
+// Colours: the first object of a chunk lies 0 to 7 pages into it, by the chunk's number. If it always lay at the start,
+// the first pages of all bins, which are the busiest of a small heap, would share a set in data TLBs of 64 entries, 16
+// sets of 4. (Pointers through the first pages of 22 bins: 1.7 ns each with 16 colours, 2.6 without; no difference in
+// AMD's TLBs, where all entries are one set.) With 8 colours a set gets the first pages of 4 of 32 bins. A chunk that
+// is a huge page leaves up to 1.4 % of itself unused; with 16 colours it would be 2.9 %.
 inline constexpr unsigned kColours = 8;
 inline constexpr size_t kColourMost = (kColours - 1) * kPageBytesLeast;
 
@@ -57,7 +57,7 @@ inline constexpr unsigned kFirstAligned = 1 + sizes::count(sizes::kSmallAndMediu
 // bins are 1 .. kBins - 1
 inline constexpr unsigned kBins = kFirstAligned + sizes::count(sizes::kAligned);
 
-// What a chunk-table entry can say besides a bin.
+// Codes of the chunk table besides the bins.
 inline constexpr unsigned kCodeLarge = kBins;
 inline constexpr unsigned kCodeHugeStart = kBins + 1;
 inline constexpr unsigned kCodeHugeInside = kBins + 2;

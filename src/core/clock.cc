@@ -32,14 +32,14 @@ constexpr int64_t kWorthAThread = int64_t{4} << 20;
 constexpr uint64_t kSleepMostMs = 2000;
 constexpr unsigned kPollsAPeriod = 4;    // the housekeeper's
 constexpr unsigned kIdleTicks = 3;       // two ticks drain and purge all; then it sleeps until it is called
-constexpr uint64_t kTrustedPolls = 4;    // it is held up when it has not come for so many polls
+constexpr uint64_t kTrustedPolls = 4;    // the housekeeper counts as held up when it is late by so many polls
 constexpr uint64_t kTrustedMs = 100;     // and so much more
 constexpr uint64_t kLingerMs = 20;       // before it leaves: threads may come again
 constexpr unsigned kPollsAfterRing = 4;  // the thread that rang has not ended yet
 constexpr unsigned kLingersMost = 16;
-constexpr uint64_t kAsleepAloneMs = 100;  // the first thread has left: the others' end is the process's
+constexpr uint64_t kAsleepAloneMs = 100;  // after the first thread has left: the process ends with the others
 constexpr uint64_t kRetryMs = 10000;
-constexpr unsigned kGoneChecks = 16;  // for threads that are gone without a word, at each tick
+constexpr unsigned kGoneChecks = 16;  // caches checked at each tick for threads that ended unnoticed
 
 constinit Hint<uint64_t> next_tick{0};
 constinit Hint<uint64_t> no_thread_before{0};
@@ -47,7 +47,7 @@ constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has polled by the
 constinit PurgeRound tick_round;
 constinit Hint<bool> bins_done{false};          // by this tick
 constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
-constinit Hint<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last did so, since the last tick
+constinit Hint<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last drained since the last tick
 
 uint64_t period_ms() {
   const auto half = static_cast<uint64_t>(options.decay) / 2;
@@ -69,7 +69,8 @@ bool end_tick(unsigned drained) {
   cpu_caches_spare(ladder_is_tight());
   drained_at.set(INT64_MAX);
   drained += cpu_caches_trim(false);
-  // Without decay nothing waits, nor does what the caches kept: the call that frees may have looked already.
+  // Without decay nothing free waits. What was drained here goes at once, since the call that runs this tick has
+  // checked the bound already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
   thread_caches_find_gone(kGoneChecks);
   thread_budget_return_lost();
@@ -123,8 +124,8 @@ void serve_requests() {
   ladder_poll();
 }
 
-// A poll of the housekeeper: while more is dirty than the bound allows, what was not used since the poll before goes,
-// as far as it is too much. With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.
+// A poll of the housekeeper: purges, down to the bound, pages that were dirty at the poll before and were not used
+// since. (With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.)
 void poll() {
   serve_requests();
   const size_t excess = dirty_over_bound();
@@ -133,24 +134,26 @@ void poll() {
   age_everything();
 }
 
-// It keeps the time now: the program's calls leave that to it, unless it does not come for long after its next poll.
+// The housekeeper keeps the time now: the program's calls leave it to do so, until it is long overdue for its next
+// poll.
 void keep_time_until(uint64_t next_poll_ms) {
   const uint64_t until = os::now_ms() + kTrustedPolls * next_poll_ms + kTrustedMs;
   trusted_until.set(until);
   set_timekeeper(true);
 }
 
-// It is wanted whether or not there are several threads.
+// Whether the housekeeper is wanted also where the program has one thread.
 bool wanted_always() {
   return options.housekeeper == kHousekeeperOn ||
          (options.housekeeper == kHousekeeperAuto &&
           (options.collect_from_outside == kCollectFromOutsideOn || ladder_wants_housekeeper()));
 }
 
-// Whether the housekeeper has nobody left to work for: a program of one thread does without, and main may have left by
-// pthread_exit. What the system does not tell must not keep the process from ending either.
+// Whether the housekeeper is to leave: a program of one thread does without it, and main may have left by pthread_exit.
+// Where the system does not say how many threads there are, the housekeeper must not keep the process from ending.
 bool nobody_left() {
-  // Threads that the kernel has made, or another copy of Folio, count too; whoever was left has told its end.
+  // First, as thread_total() also counts threads of the kernel's or of another copy of Folio: every thread with a cache
+  // has ended.
   if (thread_count() == 0 && os::first_thread_left()) return true;
   const unsigned threads = os::thread_total();
   if (!wanted_always()) return threads <= 2;
@@ -159,7 +162,7 @@ bool nobody_left() {
 
 constinit bool cannot_rest = false;  // the system refuses to let it sleep; only the housekeeper touches this
 
-// Rests, and looks then which threads are left. False: the housekeeper is to leave.
+// Rests, and then checks which threads are left. False: the housekeeper is to leave.
 bool rest(Rest kind, uint64_t ms, bool* called) {
   Woken woken = housekeeper_rest(kind, ms);
   *called = woken == Woken::kCalled;
@@ -211,8 +214,8 @@ bool sleep() {
   return true;
 }
 
-// The program goes on as one that never had threads. It may be quiet from now on, with nobody to keep time: what its
-// threads have left goes now.
+// The program goes on as one that never had threads. It may make no call for long, and nobody keeps time then: so what
+// its threads have left free goes now.
 void hand_over() {
   set_timekeeper(false);
   empty_shared_caches();
@@ -221,7 +224,8 @@ void hand_over() {
 
 bool is_worth_a_thread() { return page_counts.resident.get() > kWorthAThread || wanted_always(); }
 
-// Threads may have come while it left, and found it here. But not where it cannot sleep, or cannot know who is left.
+// Whether the housekeeper goes on after all: threads may have started while it left, and found it still there. Not
+// where the system refuses to let it sleep, or does not say how many threads there are.
 bool comes_back() {
   if (cannot_rest || os::thread_total() == 0) {
     no_thread_before.set(os::now_ms() + kRetryMs);
@@ -231,7 +235,8 @@ bool comes_back() {
 }
 
 void housekeeper_main(void*) {
-  // Without a cache: at its end the libc frees what belonged to stacks of other threads, and nobody would tell its own.
+  // Without a thread cache, whose end nobody would report: as this thread ends, the libc frees memory of other threads'
+  // stacks.
   thread_state = {nullptr, Phase::kEnded};
   in_housekeeper = true;
   do {
@@ -249,10 +254,10 @@ void call_if_asleep() {
   housekeeper_call();
 }
 
-// Of a heap that is freed in random order what is left at last is what the CPU caches hold: 1 MiB of objects, each of
-// which keeps its page. (A burst of 1 GiB left 8 % of it, 2.3 so; measured when each kept more than that.) Where most
-// of what was live is gone, and they may hold more than half of what is left, they are drained, and keep little until
-// the next tick; then again when half of that is gone. Returns whether they were.
+// In a heap that is freed in random order, the CPU caches hold up to 1 MiB of objects at last, each of which keeps its
+// page. So they are drained, and keep little until the next tick, where three quarters of what was live are gone and
+// they may pin more than half of the rest; and again when half of that is gone. Returns whether any were drained. (A
+// burst of 1 GiB left 8 % of itself, 2.3 % with this; measured when each cache kept more than 1 MiB.)
 bool drain_what_pins() {
   const int64_t live = live_resident();
   const auto huge = static_cast<int64_t>(huge_live_bytes());
@@ -267,10 +272,11 @@ void note_work() {
   if (!worked.get()) worked.set(true);
 }
 
-// In the program's calls. What is dirty now goes next time, unless it is used until then, or too much is. Rejected: to
-// purge anything at once, by which a program with 64 buffers of up to 1 MiB touched new pages at every turn. Not every
-// chunk is looked at: where none of so many has a quarter to give, few have. (A heap of 100 GiB of which half was freed
-// at random looked at 51,000 of them in each slow call, and did not come to an end.)
+// In the program's calls. Pages that are dirty now go the next time, unless they are used until then; at once only
+// where the excess is above kExcessMost. Rejected: always at once, by which a program with 64 buffers of up to 1 MiB
+// touched new pages at every turn. Only some chunks are visited: if none of so many has a quarter of its pages to give,
+// few have. (In a heap of 100 GiB of which half was freed at random each slow call visited 51,000 chunks, and the
+// program did not come to an end.)
 size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   const PurgeStepDone done = purge_step({PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true});
   *in_vain = !done.worthwhile;
@@ -287,7 +293,7 @@ FOLIO_NOINLINE void keep_bound() {
   size_t excess = dirty_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   if (drain_what_pins()) excess = dirty_excess();
-  // In steps, larger the further it has got: 62 frees of scattered objects can free as many pages.
+  // In steps that grow with the excess: 62 frees of scattered objects, one slow call, can free as many pages.
   const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   bool in_vain = true;
@@ -318,8 +324,8 @@ FOLIO_NOINLINE void poll_time() {
   if (!tick_in_steps()) next_tick.set(now);  // the rest is due at once
 }
 
-// Reading a clock costs as much as the rest of a slow call: two neighbours of sixteen do, so that one is a malloc also
-// where mallocs and frees take turns.
+// Whether the slow call of this number reads the clock, which costs as much as the rest of it. Two of sixteen do,
+// consecutive ones: so mallocs do too where mallocs and frees take turns.
 bool polls_time(uint32_t calls) { return calls % 16 < 2; }
 
 }  // namespace
@@ -338,10 +344,10 @@ void clock_after_large_call() {
   poll_time();
 }
 
-// One call that frees so much also gives as much back: the bound on dirty memory must not hang on later calls. What has
-// waited longest goes: the block freed last is the one that a program which works in turns wants next.
-// (When live huge objects did not count here, a program of one thread that replaced ten objects of 20 MB by turns
-// touched all pages of each anew: 3.1 ms a turn in place of 0.12.)
+// A call that frees so much also purges as much: the bound on dirty memory must not depend on later calls. The blocks
+// that have waited longest go first, as a program that works in turns wants the last freed one next. (When live huge
+// objects did not count for the bound, a program of one thread that replaced ten objects of 20 MB by turns touched all
+// pages of each anew: 3.1 ms a turn in place of 0.12.)
 void clock_after_huge_free(size_t freed) {
   note_live_until_now(freed);
   if (const size_t excess = dirty_excess()) {
@@ -351,10 +357,10 @@ void clock_after_huge_free(size_t freed) {
   clock_after_large_call();
 }
 
-// Little became dirty by it, so the bound is looked at by few of them too. (300 objects of up to 200 KB, replaced at
-// random: a tenth of their time.)
+// Such a call makes little memory dirty, so only those that read the clock check the bound. (With a check in each, 300
+// objects of up to 200 KB, replaced at random, spent a tenth of their time on it.)
 void clock_after_light_call() {
-  // Made for it where there is none: a thread of large objects alone would look at the time in each of its calls.
+  // Makes a cache where the thread has none: else a thread of large objects alone would read the clock in each call.
   ThreadCache* const cache = thread_cache();
   if (cache != nullptr) {
     const uint32_t calls = cache->activity.get() + 1;

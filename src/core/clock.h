@@ -4,9 +4,9 @@
 //                                 and depot of what two ticks did not touch
 //   bound                         free resident memory over dirty_excess() goes, in steps, if it is not used soon
 //
-// Who runs it: the housekeeper, a thread of Folio's own, while the program has several threads and something to give
-// back; else, and if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes.
-// Whoever moves the time of the next tick forward runs that tick; nobody waits.
+// Who runs the clock: the housekeeper, a thread of Folio's own, while the program has several threads and something to
+// give back; else, or if the housekeeper is held up, the slow calls of the program's threads, in steps of kStepBytes.
+// Of these the call that moves the time of the next tick forward runs that tick; nobody waits.
 //
 // The housekeeper starts where the program starts threads (api/), never in a malloc or free, where the program may hold
 // any lock. It sleeps until there is something to do, a slow call wakes it then, and it leaves soon after the program's
@@ -21,16 +21,16 @@
 
 namespace folio {
 
-// What a tick does in one of the program's calls: so much is purged, so many magazines of the depot are drained.
+// At a tick one of the program's calls purges at most so much, and drains about so many magazines of the depot.
 inline constexpr size_t kStepBytes = size_t{512} << 10;
 inline constexpr unsigned kStepMagazines = 128;
-// What a call purges for the bound.
+// The most that one of the program's calls purges to keep the bound.
 inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 
 // Called at the end of each slow malloc and free. They may wake the housekeeper.
 void clock_after_slow_call();
-// The same after calls that are no slow calls of a thread cache: a malloc or free of a large object that missed the CPU
-// cache, and a free of a huge object.
+// The same after a malloc or free of a large object that missed the CPU cache, and after a free of a huge object. These
+// are no slow calls of a thread cache.
 void clock_after_large_call();
 void clock_after_huge_free(size_t freed);  // bytes of the object; 0 if its pages moved on
 // After a malloc or free of a large object that hit the CPU cache, and a free of a watched object (store/watch.h).
@@ -42,8 +42,8 @@ bool clock_start_housekeeper();
 // The same where the options want one also for a single thread: when the process starts, and in the child of a fork.
 void clock_start_housekeeper_if_on();
 
-// A wish from outside, with the option collect_from_outside: a tool writes into `wanted` a number that `done` does not
-// hold, and the housekeeper collects and then makes them equal.
+// A request from outside, with the option collect_from_outside: a tool writes into `wanted` a number other than that in
+// `done`; the housekeeper collects, and then copies it to `done`.
 struct CollectRequest {
   Atomic<uint32_t> wanted, done;
 };

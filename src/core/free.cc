@@ -38,8 +38,8 @@ HugeBlock* find_huge(const void* object, const char* function) {
   return nullptr;
 }
 
-// What is watched is not cached, so magazines hold few objects of the bin: those that were taken from the folios for
-// mallocs to come. Where another thread's holds it, that is not seen.
+// Frees of a watched bin go past the caches, so magazines hold only objects that were taken for mallocs to come. A
+// second free of an object in one of these is found, but not in another thread's magazine.
 void release_watched(void* object, BinId bin, const char* function) {
   if (ThreadCache* cache = thread_cache()) thread_cache_before_free(cache, bin);
   if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);

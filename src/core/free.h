@@ -21,7 +21,7 @@
 
 namespace folio {
 
-// What the fast path does not do. `function` is the name the caller was called by, for messages. Keeps errno.
+// All that the fast path does not do. `function` is the name that the program called, for messages. Keeps errno.
 FOLIO_NOINLINE void release_slow(void* object, const char* function);
 
 FOLIO_INLINE void release(void* object, const char* function) {
@@ -34,9 +34,9 @@ FOLIO_INLINE void release(void* object, const char* function) {
   cursor.step_down();
 }
 
-// For callers that know the size. A size of another bin than the object's is looked at closely (a realloc in place,
-// say, or a delete through the wrong class): misuse if the address is not the start of an object or the size exceeds
-// it.
+// For callers that know the size. Where the size is of another bin than the object (after a realloc in place, say, or
+// in a delete through the wrong class), the slow path decides: misuse if the address is not the start of an object, or
+// if the size exceeds the object's.
 void release_sized_slow(void* object, size_t size, const char* function);
 
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
@@ -48,7 +48,7 @@ FOLIO_INLINE void release_sized(void* object, size_t size, const char* function)
   release(object, function);
 }
 
-// The same for aligned objects, whose bin their size alone does not tell.
+// The same for aligned objects, whose bin does not follow from their size alone.
 FOLIO_INLINE void release_aligned_sized(void* object, size_t size, const char* function) {
   if (__builtin_expect(size > kSizes.info[chunk_code_unchecked(object)].size, false)) {
     return release_sized_slow(object, size, function);
@@ -57,15 +57,15 @@ FOLIO_INLINE void release_aligned_sized(void* object, size_t size, const char* f
 }
 
 // What realloc, usable_size and sized frees need to know of an object. Reports misuse and returns false if the address
-// is not the start of a live object, as far as that can be told at once.
+// is not the start of a live object. Objects of bins in a cache count as live.
 struct Extent {
   size_t usable_bytes;
   unsigned code;
 };
 FOLIO_NOINLINE bool find_extent_slow(const void* object, const char* function, Extent* extent);
 
-// Objects of bins at once: as a call of place_of it was 6 % of the time of redis, which asks for the usable size of
-// each object that it allocates or frees.
+// Objects of bins are answered inline: redis asks for the usable size of each object that it allocates or frees, and a
+// call of place_of was 6 % of its time.
 FOLIO_INLINE bool find_extent(const void* object, const char* function, Extent* extent) {
   const unsigned code = chunk_code(object);
   auto* d = code - 1 < kBins - 1 ? static_cast<Descriptor*>(descriptor_at(object)) : nullptr;

@@ -12,11 +12,11 @@ inline constexpr size_t kUnlimited = ~size_t{0};
 // Chunks that one step looks at: 0.4 us each where their descriptors are in no cache.
 inline constexpr unsigned kStepChunks = 64;
 
-// Purges what is free of everything. Returns bytes.
+// Purges free pages of bins, large and huge objects. Returns bytes.
 size_t purge_everything(PurgeWhich which, size_t most_bytes);
 
-// Purges up to about so many bytes that are free, aged ones rather. Goes on where the last call stopped, so that many
-// calls look at each chunk as often as one would. Returns bytes.
+// Purges up to about so many bytes of free pages, aged ones first. Goes on where the last call stopped, so that many
+// calls together visit each chunk as often as one call would. Returns bytes.
 size_t purge_some(size_t bytes);
 
 // Empties CPU caches and depot.
@@ -25,7 +25,8 @@ void empty_shared_caches();
 // Everything that can go now. Returns bytes given back.
 size_t collect_everything(const char* function);
 
-// A step of that: of the bins' chunks as purge_bins_step, then of free large and huge objects; or only of these.
+// Steps of purge_everything: purge_step purges chunks as purge_bins_step does, then free large and huge objects;
+// purge_beyond_bins only the latter.
 PurgeStepDone purge_step(const PurgeStep& step);
 size_t purge_beyond_bins(PurgeWhich which, size_t most_bytes);
 

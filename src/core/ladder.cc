@@ -17,7 +17,7 @@ namespace {
 
 constinit Atomic<bool> tight{false};  // caches have been emptied, and keep little
 
-// The second rung, at its beginning and end.
+// kTight, when it begins and when it ends.
 void follow(Level level) {
   const bool wanted = level >= kTight;
   if (tight.load(order::relaxed) == wanted) return;  // relaxed: a look first
@@ -27,7 +27,7 @@ void follow(Level level) {
   if (wanted) empty_shared_caches();
 }
 
-// The third rung, in the order that costs the program least.
+// kAtSoft: gives back so many bytes, in the order that costs the program least.
 size_t give_back(size_t bytes) {
   size_t given = purge_some(bytes);
   if (given >= bytes) return given;

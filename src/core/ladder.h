@@ -1,9 +1,9 @@
-// The ladder: what is done as a limit comes near, or the system's memory runs short. policy/limit.h says which rung and
-// how much; here it is done, by the program's slow calls and by the housekeeper.
+// The ladder: what is done as a limit comes near, or the system's memory runs short. policy/limit.h says which level
+// and how much; the program's slow calls and the housekeeper act here.
 //
-// A call gives back no more than what is over the soft limit, which is what it, and others at this moment, have added.
-// So the limit holds after each call, as far as there is anything to give back: first what has waited for a tick, then
-// whatever is free, then what CPU caches and depot hold, then what the calling thread caches.
+// A call gives back what is over the soft limit: what it and concurrent calls have added. So the limit holds after each
+// call, as far as there is anything to give back: first free pages that have waited for a tick, then all free pages,
+// then what CPU caches and depot hold, then what the calling thread caches.
 #pragma once
 
 #include <stddef.h>
@@ -23,7 +23,8 @@ inline void ladder_after_call() {
   if (limits_on()) ladder_keep();
 }
 
-// A store said no: where that was for a hard limit, all that can go goes, and the caller asks the store once more.
+// After a store refused a request: if a hard limit may be the reason, gives back all that can go, and returns true: the
+// caller asks the store once more.
 bool ladder_make_room(const char* function);
 bool ladder_make_room_for_large(size_t bytes, const char* function);
 void ladder_note_refused();
@@ -33,7 +34,7 @@ bool ladder_is_tight();
 // Both limits, from now on. What is over goes at once.
 void ladder_set(int64_t soft, int64_t hard);
 
-// The housekeeper, at each poll: the system's pressure, and the program's functions.
+// Called by the housekeeper at each poll: reads the system's pressure, keeps the limits, calls the program's functions.
 void ladder_poll();
 bool ladder_wants_housekeeper();
 

@@ -23,11 +23,11 @@ void complain(const char* line, size_t length) {
   os::write_error("\n", 1);
 }
 
-// The child has the calling thread, and those that handlers of the program's which ran before this one have started. No
-// lock can be held, since there is none; what other threads were in the middle of is given up, what they cached is
+// The child has the calling thread, and threads that the program's own handlers, run before this one, have started.
+// Folio has no lock that could be held. What other threads were in the middle of is given up; what they cached is
 // handed on.
 void after_fork_in_child() {
-  // Where the system does not say how many there are, it says of each that had a cache whether it is here.
+  // Where the system does not say how many threads there are, each thread that had a cache is looked for.
   const unsigned total = os::thread_total();
   const bool alone = total == 1 || (total == 0 && !housekeeper_is_own() && !thread_caches_others_run());
   seam_after_fork();

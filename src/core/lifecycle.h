@@ -5,9 +5,8 @@
 
 namespace folio {
 
-// Reads the options and registers for fork and exit, once. Nothing waits for it: who comes while another thread is at
-// it goes on with the defaults.
-// Both return whether the seam is not open (seam.h).
+// Reads the options and registers for fork and exit, once. Nothing waits for it: a thread that comes meanwhile goes on
+// with the defaults. Both functions return whether the seam is not open (seam.h).
 FOLIO_COLD bool start_slow();
 
 FOLIO_INLINE bool start() {

@@ -35,8 +35,8 @@ void* out_of_memory() {
   return nullptr;
 }
 
-// Address space or memory is short: a larger object that is there is better than none. (Of 64 MiB of address space full
-// of one size, every other object freed, the next smaller size gets 45 to 51 MiB; else none.)
+// Where address space or memory is short, a larger object is better than none. (Of 64 MiB of address space full of one
+// size, every other object freed, the next smaller size gets 45 to 51 MiB; without this none.)
 void* allocate_in_larger_bin(BinId bin) {
   for (unsigned i = index(bin) + 1; i < kBins; ++i) {
     void* object = nullptr;
@@ -48,8 +48,8 @@ void* allocate_in_larger_bin(BinId bin) {
   return nullptr;
 }
 
-// Where address space is short for so many bytes, and chunks have as much: those that hold nothing but what the caches
-// have give theirs back.
+// Where address space is short for so many bytes, and chunks have as much: empties the caches, and retires the chunks
+// that are empty then.
 bool give_back_chunks(size_t size) {
   if (size > region_chunks() * kChunkBytes) return false;
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
@@ -60,8 +60,8 @@ bool give_back_chunks(size_t size) {
 void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
   if (zeroed) {
     const size_t used = size < block->touched_bytes ? size : block->touched_bytes;
-    // Of an array of which most is untouched anyway the rest goes too: it may be as sparse (100 MiB of which one byte
-    // in each MiB is written, by turns: 2048 page faults in place of 8).
+    // Where at most half of the array may be resident, it is purged, not cleared: the resident part may be sparse, too.
+    // (100 MiB of which one byte in each MiB is written, by turns: 2048 page faults in place of 8.)
     if (used > size / 2 || !purge_pages(block->base, used)) zero_pages(block->base, used);
   }
   return block->base;
@@ -107,7 +107,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   return object == nullptr ? out_of_memory() : object;
 }
 
-// A call is seen: the object, if it is one of the chosen. Null: the call goes on as any.
+// For a call while the seam is not open: an object that is sampled or guarded. Null: the call goes on as any.
 void* choose(size_t size, size_t alignment, bool zeroed) {
   const uint64_t interval = seam_see(size);
   if (void* const guarded = guard_allocate(size, alignment, zeroed)) {
@@ -116,7 +116,7 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
     return guarded;
   }
   if (interval == 0) return nullptr;
-  // Where there is no memory for it, the call that goes on makes room, or says so, once.
+  // Where there is no memory for it, null: the call goes on, and makes room or fails there.
   void* object = nullptr;
   if (size <= kLargeMost && alignment <= kChunkBytes) {
     object = take_parked(size, alignment, zeroed);

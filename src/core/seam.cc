@@ -67,7 +67,7 @@ bool seam_close(uint64_t interval) {
   if (!begin_change()) return false;
   seam_setting.until_ms.set(0);
   seam_setting.carefully.set(0);
-  seam_setting.interval.set(interval);  // who has read the one before uses that
+  seam_setting.interval.set(interval);  // a call that has read the interval before uses that one
   seam_setting.number.add(1);
   // [start] release: what the options say, again. unseen: as in begin_change
   seam_mode.store(kClosed, order::release);
@@ -97,10 +97,11 @@ bool seam_guard() {
 
 namespace {
 
-// And not only guarding. Relaxed: whoever finds what it was goes on by that.
+// Whether calls are counted or sampled: closed, and not only for guarded objects. Relaxed: a call that still reads the
+// mode before a change goes by it.
 bool closed() { return seam_mode.load(order::relaxed) == kClosed; }
 
-// Whoever asked from outside has not come back.
+// Opens the seam where the tool that closed it has not renewed until_ms.
 FOLIO_COLD void open_if_left() {
   const uint64_t until = seam_setting.until_ms.get();
   if (until != 0 && os::now_ms() > until) seam_open();
@@ -124,7 +125,7 @@ void count(size_t size) {
   counts.bytes.add(size);
 }
 
-// Returns what the mark was.
+// Sets the object's mark, and returns what it was.
 bool mark_seen(void* object, bool seen) {
   if (chunk_code(object) == kCodeGuarded) return guard_mark_seen(object, seen);
   HugeBlock* const block = huge_at(object);
@@ -196,8 +197,8 @@ void seam_resized(void* object, size_t size, bool seen) {
 
 void seam_after_fork() {
   seam_countdown = {};  // else all children would choose the same
-  // The fork may have come in the middle of a change, of another thread or of a tool, who is not at it here: the mode
-  // decides. Relaxed, all: the child has one thread.
+  // Another thread or a tool may have been in the middle of a change, which nobody ends in the child: the front is
+  // filled anew by the mode. Relaxed, all: the child has one thread.
   const bool closed_here = seam_mode.load(order::relaxed) > kOpen;
   if (changing.exchange(false, order::relaxed) || closed_here) fill_front(closed_here);  // relaxed: as above
   samples_after_fork();

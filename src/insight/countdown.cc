@@ -8,7 +8,8 @@ namespace folio {
 
 namespace {
 
-// Time and place do not tell threads apart that come and go, nor the children of a fork: the system's number does.
+// With the thread's number, since time and address may be the same for threads that come and go, and for a fork's
+// children.
 uint64_t first_state(const uint64_t& state) {
   constexpr uint64_t kMix = 0x9e3779b97f4a7c15u;
   const uint64_t mixed = (reinterpret_cast<uintptr_t>(&state) ^ os::now_ms() << 20) * kMix;
@@ -37,7 +38,7 @@ double exponential(uint64_t random) {
 
 }  // namespace
 
-// How many bytes passed before does not matter: that is what a Poisson process is.
+// A new distance is drawn without regard to the bytes before: a Poisson process has no memory.
 void Countdown::draw(uint64_t interval, uint32_t now, int64_t passed) {
   constexpr double kMost = 1e18;
   const double drawn = exponential(next_random(random)) * static_cast<double>(interval);

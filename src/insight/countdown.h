@@ -8,13 +8,13 @@
 namespace folio {
 
 struct Countdown {
-  int64_t bytes;  // that may still be allocated before an object is chosen, or, with `more`, before it is drawn anew
+  int64_t bytes;  // that may still be allocated until an object is chosen, or, with `more`, until the next draw
   uint64_t random;
-  uint32_t change;  // the number of the setting of which it was drawn: what is left from another interval is void
-  bool more;
+  uint32_t change;  // number of the setting for which `bytes` was drawn: after a change it is drawn anew
+  bool more;        // the distance drawn was above kBytesMost
 
-  // Whether the next object, of `size` bytes (at most PTRDIFF_MAX), is one. The interval is not 0. At least once in
-  // kBytesMost `random` changes.
+  // Whether the next object, of `size` bytes (at most PTRDIFF_MAX), is chosen. The interval is not 0. `random` changes
+  // at least once in kBytesMost bytes.
   static constexpr int64_t kBytesMost = 1 << 20;
   bool ends(size_t size, uint64_t interval, uint32_t now);
 

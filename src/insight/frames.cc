@@ -11,7 +11,7 @@ using os::Registers;
 
 // ---- Reading ----
 
-// Bytes of a loaded file, never beyond their end. How long tables are they say themselves.
+// Reads bytes of a loaded file, never beyond `end`. The length of a table comes from the table itself.
 struct Bytes {
   const uint8_t* at;
   const uint8_t* end;
@@ -97,8 +97,8 @@ uint64_t take_address(Bytes& bytes, uint8_t encoding) {
   return static_cast<uint64_t>(take_value(bytes, encoding)) + ((encoding & 0x70) == kRelativeToItself ? here : 0);
 }
 
-// Words of the stack, up to its end where that is known, else of the page in use: what lies behind another thread may
-// unmap at any moment. Each page is asked for once.
+// Reads words of the stack up to its end, where that is known, else up to the end of the page in use: other threads may
+// unmap what lies behind at any moment. Asks the kernel once for each page whether it is mapped.
 class Stack {
  public:
   explicit Stack(uint64_t from) : from_(from), end_(os::stack_end(reinterpret_cast<const void*>(from))) {}
@@ -122,7 +122,7 @@ class Stack {
 
 // ---- The tables ----
 
-// What is said of the code around an address.
+// The unwind table's entry for the code around an address.
 struct Code {
   Bytes common, own;  // instructions
   uint64_t start;
@@ -417,7 +417,7 @@ void frames_from(Registers registers, Frames& frames) {
   Stack stack(registers.at[arch::kStackRegister]);
   for (unsigned i = 0; i < kFramesMost; ++i) {
     frames.at[i] = reinterpret_cast<void*>(registers.pc);
-    // A call may be the last instruction of its function: what it returns to is the next one's then.
+    // A call may be the last instruction of its function: its return address then belongs to the next function.
     if (!step_out(registers, i == 0 ? registers.pc : registers.pc - 1, stack)) return;
   }
 }

@@ -2,8 +2,8 @@
 // the tables that compilers write for exceptions (.eh_frame, DWARF 5 section 6.4), so also in code without frame
 // pointers. In any context: no allocation, no lock, and of the stack nothing is read that is not there.
 //
-// It ends early in code without such tables, and where these use expressions (a handler of a signal). There is nothing
-// to see where the libc does not tell which file an address is of (os::find_module).
+// A list of frames ends early at code without such tables, and where these use expressions (a signal's handler). It is
+// empty where the libc does not say which file an address belongs to (os::find_module).
 #pragma once
 
 #include "os/faults.h"
@@ -15,9 +15,9 @@ struct Frames {
   const void* at[kFramesMost];  // null behind the last
 };
 
-// Of the caller, without the calls inside this library where that is a shared one.
+// The frames of the caller, without the calls inside this library if it is a shared one.
 FOLIO_NOINLINE void take_frames(Frames& frames);
-// From the registers of an instruction on, which is the first.
+// The frames from the registers of an instruction on; the instruction's address is the first.
 void frames_from(os::Registers registers, Frames& frames);
 
 }  // namespace folio

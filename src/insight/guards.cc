@@ -25,7 +25,7 @@ constexpr unsigned char kBeside = 0xb7;  // what lies beside an object on its pa
 
 // ---- The start ----
 
-// Whether the kernel makes pages inaccessible by advice, which emulators take and do not follow.
+// Whether the kernel makes a page inaccessible by advice. Emulators accept the advice and ignore it, so this tries.
 bool advice_works(char* page, size_t bytes) {
   const auto* const word = reinterpret_cast<void* const*>(page);
   return os::install_guard(page, bytes) && os::word_is(word, nullptr) == os::Answer::kNotThere;
@@ -116,7 +116,7 @@ bool is_as_written(const unsigned char* from, size_t bytes) {
   return bytes == 0 || (from[0] == kBeside && __builtin_memcmp(from, from + 1, bytes - 1) == 0);
 }
 
-// The byte next to an object that is not what guard_allocate has written there: behind it, or before it; or null.
+// The nearest byte behind an object, else before it, that is not what guard_allocate has written there; or null.
 const unsigned char* overwritten(const GuardPool& pool, const GuardPlace& place) {
   const auto* const page = reinterpret_cast<unsigned char*>(pool.page(place.number));
   const auto* const start = reinterpret_cast<unsigned char*>(place.base);

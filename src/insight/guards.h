@@ -11,8 +11,8 @@
 //
 // Who chooses: malloc's slow path, to which the closed seam sends every call (seam.h).
 //
-// Who may touch a slot: who has claimed it (kGuardBusy); while its object lives, the program's calls on it. Reports
-// read slots, too: a report that meets a slot while it is reused may mix two objects.
+// Who may touch a slot: the thread that has claimed it (kGuardBusy); while its object lives, the program's calls on the
+// object. Reports read slots, too: a report that meets a slot in reuse may mix two objects.
 #pragma once
 
 #include <stddef.h>
@@ -63,27 +63,27 @@ extern Hint<uint64_t> guard_interval;  // mean bytes from one guarded object to 
 extern Counter<uint64_t> guard_frees;  // the number of the last one
 extern __thread Countdown guard_countdown;
 
-// For the start of the process. False, after a line on stderr, if there can be none.
+// Makes the pool, when the process starts. False, after a line on stderr, if there can be no guarded objects.
 bool guards_start(uint64_t interval);
 
-// Whether an object of `size` bytes is not to be one, as nearly all.
+// True if an object of `size` bytes is not to be guarded, as nearly all.
 FOLIO_INLINE bool guard_waits(size_t size) { return static_cast<uint64_t>(guard_countdown.bytes) > size; }
-// The same, and then it is counted.
+// The same; if true, also counts the object's bytes off.
 FOLIO_INLINE bool guard_passes(size_t size) {
   if (!guard_waits(size)) return false;
   guard_countdown.bytes -= static_cast<int64_t>(size);
   return true;
 }
 
-// The object, where one of so many bytes is to be guarded and can be; else null. It counts the call.
+// A guarded object, if the next one is to be guarded and can be; else null. Counts the call's bytes off.
 void* guard_allocate(size_t size, size_t alignment, bool zeroed);
 
-// Frees the object but for its slot, which the caller owns now, for guard_give. False after a report of what is wrong.
-// *seen: it was marked so.
+// Frees the object but for its slot, which the caller owns now, for guard_give. False after a report of misuse. *seen:
+// whether the object had the mark of guard_mark_seen.
 bool guard_park(void* object, const char* function, bool* seen);
 void guard_give(void* parked);
 
-// Marks a live object, or takes the mark away. Returns whether it had it.
+// Sets or clears the mark of a live object whose free is recorded (core/seam.h). Returns whether it was set.
 bool guard_mark_seen(const void* object, bool seen);
 
 // The object, live or freed last, whose page an address of the pool is on.

@@ -1,5 +1,5 @@
-// What is said of a misused guarded object. In a signal handler, maybe on a small stack of its own: one buffer at a
-// time.
+// Reports of misused guarded objects. They may be written in a signal handler, on a small stack of its own: so one
+// line's buffer at a time.
 #include "config/options.h"
 #include "config/size_classes.h"
 #include "insight/guards.h"
@@ -92,8 +92,8 @@ GuardPlace beside_guard(const char* address, size_t page_bytes) {
   return distance_to(address, left).bytes <= distance_to(address, right).bytes ? left : right;
 }
 
-// The object that an access was meant for; null if it is none of a guarded object's. The program may make pages of a
-// live one inaccessible by itself.
+// The object that a faulting access was meant for; null if the fault is not Folio's. It is not where the page's object
+// is live: then the program itself has made the page inaccessible.
 GuardPlace meant_by(const char* address) {
   const GuardPool* const pool = guard_pool.load(order::relaxed);  // relaxed: as in guard_park, by who set the handler
   if (pool == nullptr || address < pool->chunk || address >= pool->chunk + kChunkBytes) return {};
@@ -122,7 +122,7 @@ void write_fault(const os::Fault& fault, const GuardPlace& place) {
   write_calls(text, place);
 }
 
-// The process may end as soon as one of several threads goes on: not in the middle of another one's report.
+// Waits until other threads have written their reports: the process may end as soon as this one goes on.
 void wait_for_others() {
   constexpr unsigned kTries = 200;
   for (unsigned i = 0; i < kTries; ++i) {

@@ -4,8 +4,8 @@
 //   in the file that it lies in    ProfileHeader | lines of /proc/self/maps, twice | tables of samples
 //   as the program writes it       ProfileHeader | each table, and its marks once more | lines of /proc/self/maps
 //
-// Of the two copies of the lines one is written while the other one is there to be read. A sample whose mark differs
-// from the one that comes once more changed while it was written.
+// Of the two copies of the lines one can be read while the other is written. A sample whose first mark differs from its
+// second one changed while the profile was written.
 //
 // Who may touch it: the header's words are hints; who has the flag `copying` writes the lines.
 #pragma once
@@ -42,13 +42,13 @@ bool profile_file_open(const char* path, size_t length);
 
 // Zero-filled memory in the file for table k of the samples. Null if there is no file, or no room on its disk.
 void* profile_file_table(unsigned k, size_t bytes);
-// Whether there is one and it has a table: then all others are to be there too.
+// Whether there is a file with a table: then all other tables must lie there too.
 bool profile_file_has_tables();
-// There is a new sample.
+// After a new sample: updates the header, and once a second the lines.
 void profile_file_note(uint64_t interval, uint64_t now_ms);
-// The process ends by itself: a file without samples goes, as of the many small programs that a script starts.
+// At exit: removes a file without samples, as the many small programs that a script starts would leave.
 void profile_file_end();
-// In the child: the file is the parent's. Whether there was one.
+// In the child of a fork: forgets the file, which is the parent's. Returns whether there was one.
 bool profile_file_after_fork();
 
 // The profile as it is now, piece by piece. `write` may allocate.

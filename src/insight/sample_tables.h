@@ -3,14 +3,14 @@
 //   table k:   Sample[n] | stack[n] | hint[n]    n = 256 << k; made when it is needed, in metadata or in the profile's
 //                                                file
 //
-// A hint says what a slot holds, side by side with those of its set, so that a search does not touch a line for each
-// sample (3 of 5 us a sample): the mark of a slot that is empty or free, of a live one the object, else
-// kSampleWriting. It may be stale.
+// A hint says what a slot holds: its mark if it is empty or free, its object if that is live, else kSampleWriting. It
+// may be stale. The hints of a set lie side by side, so that a search does not touch a line for each sample, which took
+// 3 of 5 us a sample.
 //
 // Readers are other processes, too (docs/layout.md, "Samples").
 //
-// Who may touch a slot: who has claimed it (kSampleWriting); from kSampleLive on who frees the object. A thread that
-// ends in between leaves it claimed.
+// Who may touch a slot: the thread that has claimed it (kSampleWriting); from kSampleLive on the thread that frees the
+// object. A thread that ends in between leaves the slot claimed.
 #pragma once
 
 #include <stddef.h>
@@ -22,8 +22,8 @@
 
 namespace folio {
 
-// Objects that come and go at one address find so many slots in a table: with 8, MariaDB sampled at 64 KiB lost 15 % of
-// its samples before a reader had them.
+// Slots in a set, for objects that come and go at one address: with 8, MariaDB sampled at 64 KiB lost 15 % of its
+// samples before a reader had them.
 inline constexpr unsigned kSampleWays = 16;
 inline constexpr unsigned kSampleSlots = 256;  // of the first table
 inline constexpr unsigned kSampleTables = 12;  // half a million slots, of 200 GiB live at one sample in 512 KiB

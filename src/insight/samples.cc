@@ -70,7 +70,7 @@ Slot claim(const void* object, uint64_t number, uint64_t now_ms) {
     unsigned tables = 0;
     while (tables < kSampleTables && sample_table(tables) != nullptr) ++tables;
     const Slot slot = oldest(object, tables);
-    // Of the tables so far there are kSampleSlots less than the next one has.
+    // All tables so far have kSampleSlots slots less than the next one.
     const bool for_readers = slot.sample != nullptr && (slot.mark & 3) == kSampleFreed &&
                              now_ms - slot.sample->written_ms.get() < kYoungMs &&
                              2 * sample_slots(tables) - kSampleSlots <= kSlotsForReaders && !room_is_limited();
@@ -81,7 +81,8 @@ Slot claim(const void* object, uint64_t number, uint64_t now_ms) {
     // are other processes
     const bool claimed = slot.sample->mark.compare_exchange(expected, number << 2 | kSampleWriting, order::acquire);
     const bool free = !claimed && ((expected & 3) == kSampleEmpty || (expected & 3) == kSampleFreed);
-    // Unless its owner has said something since: else a slot would be taken for one that is being written for good.
+    // Not if the slot's owner has changed the hint since: else the hint would say for good that the slot is being
+    // written.
     uint64_t stale = slot.mark;
     slot.hint->replace(stale, free ? expected : uint64_t{kSampleWriting});
     if (claimed) return slot;

@@ -138,9 +138,9 @@ namespace {
 bool move_range(char* from, char* to, size_t bytes) {
   // MREMAP_DONTUNMAP (Linux 5.7) leaves `from` mapped and empty, so no other thread's mmap can land there.
   if (failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to))) return false;
-  // qemu-user does so too, but takes `from` for unmapped: it ignores purges of it without a word, and faults where
-  // aarch64's memset clears whole cache lines. Mapping the empty range once more makes it known again. Whether it is
-  // known tells a call that reads from it, an empty set of signals; one that any sandbox lets pass.
+  // qemu-user does the same, but then takes `from` for unmapped: it ignores purges of it, and faults where aarch64's
+  // memset clears whole cache lines. A new mapping of the empty range makes it known again. Whether it is needed shows
+  // a system call that reads an empty signal set from there, which any sandbox allows.
   if (call(SYS_rt_sigprocmask, SIG_BLOCK, from, nullptr, 8) == -EFAULT) map(bytes, PROT_READ | PROT_WRITE, from);
   return true;
 }
@@ -199,7 +199,7 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
 }
 
 Answer word_is(const void* const* word, const void* value) {
-  // The kernel compares four bytes with a value before it moves none of those who wait there to another place.
+  // A futex call that moves no waiter: before that the kernel compares four bytes there with a value.
   constexpr long kNone = 0;
   static constinit uint32_t other_place = 0;
   const auto wanted = reinterpret_cast<uint64_t>(value);
@@ -229,7 +229,7 @@ uintptr_t stack_end(const void* on_stack) {
 }
 
 Answer copy_if_mapped(void* to, const void* from, size_t bytes) {
-  // The kernel reads the set before it finds that there is no such way to change the mask.
+  // The kernel reads the signal set before it rejects the invalid way to change the mask.
   constexpr long kNoWay = -1, kSetBytes = 8;
   const auto start = reinterpret_cast<uintptr_t>(from), last = start + bytes - kSetBytes;
   for (uintptr_t at = start;; at = last - at < page_bytes() ? last : at + page_bytes()) {
@@ -321,8 +321,8 @@ const char* environment(const char* name) {
   return nullptr;
 }
 
-// Where standard error is a pipe that nobody reads any more, the write sends SIGPIPE to this thread, which would end a
-// program that asked to go on. So it is blocked meanwhile, and taken away if the write has sent it.
+// Where standard error is a pipe without a reader, the write sends SIGPIPE to this thread, which would end a program
+// that asked to go on after a misuse. So the signal is blocked meanwhile, and discarded if the write has sent it.
 void write_error(const char* text, size_t length) {
   constexpr uint64_t kPipe = uint64_t{1} << (SIGPIPE - 1);
   uint64_t before = 0, pending = 0;

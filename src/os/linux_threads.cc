@@ -53,7 +53,7 @@ constinit ThreadStart thread_start{};
 constinit CreateThread* create_thread = pthread_create;
 constinit sigset_t starters_signals{};
 
-// Sets here what the attributes could not: later than they would, where the creator's CPU is busy.
+// Sets class and CPUs here where the attributes could not: later, if the creator's CPU is busy.
 void* run_thread(void*) {
   const ThreadStart start = thread_start;
   const sched_param ordinary{};
@@ -63,7 +63,7 @@ void* run_thread(void*) {
   return nullptr;
 }
 
-// Only where they differ: a sandbox may kill who asks for them.
+// Sets class and CPUs only where they differ from the caller's: a sandbox may kill a process that sets them.
 bool create_with_own_class(pthread_attr_t& attributes) {
   const sched_param ordinary{};
   if (other_class()) {

@@ -49,9 +49,9 @@ bool populate(void* address, size_t bytes);
 bool prefer_huge_pages(void* address, size_t bytes);
 void refuse_huge_pages(void* address, size_t bytes);
 
-// Makes a huge page of each aligned part of a committed range from reserve(), at once: what is there is copied, what is
-// not becomes zero-filled memory. Who touches it meanwhile waits, a fraction of a millisecond each. False if the kernel
-// cannot (Linux before 6.1), or has none to give.
+// Makes a huge page of each aligned part of a committed range from reserve(), at once: resident pages are copied, the
+// rest becomes zero-filled memory. A thread that touches it meanwhile waits, a fraction of a millisecond for each huge
+// page. False if the kernel cannot (Linux before 6.1), or has none to give.
 bool collapse(void* address, size_t bytes);
 
 // Whether memory that asks for it comes as huge pages just now: by the system's setting, the process's, and what there
@@ -89,16 +89,16 @@ inline bool peek(void* to, const void* from, size_t bytes) {
   return peek_some(&range, 1) == 1;
 }
 
-// Whether a word of this process's memory, which may be unmapped at any time, has that value; and copies 8 bytes and
-// more where nobody unmaps anything meanwhile. Both by system calls that every filter allows. kNotThere: it is not
-// mapped, or only a part of it, or not for this thread. kUnknown: the system does not say.
+// word_is: whether a word of this process's memory, which may be unmapped at any time, has that value. copy_if_mapped:
+// copies 8 bytes or more, where no thread unmaps anything meanwhile. Both by system calls that every filter allows.
+// kNotThere: not all of it is mapped, or this thread may not read it. kUnknown: the system does not say.
 enum class Answer { kYes, kOther, kNotThere, kUnknown };
 Answer word_is(const void* const* word, const void* value);
 Answer copy_if_mapped(void* to, const void* from, size_t bytes);
 
-// Where the calling thread's stack ends, as far as that is known: between an address on it and there nobody unmaps
-// anything. It is the end of the page where the thread runs on a stack that the program has made itself (unless that
-// lies within 8 MiB below the thread's own end).
+// Where the calling thread's stack ends, as far as that is known: no thread unmaps anything between an address on it
+// and this end. On a stack that the program has made itself this is the end of the page in use (unless the stack lies
+// within 8 MiB below the end of the thread's own).
 uintptr_t stack_end(const void* on_stack);
 
 // ---- Processors, threads, time ----
@@ -119,7 +119,7 @@ void wake(Atomic<uint32_t>& word);  // all that sleep on it
 // The CPUs on which the process's first thread may run, as they are now: those of threads to be started.
 void remember_cpus();
 
-// By what the libc's or another pthread_create; set before the first thread is started.
+// The pthread_create that start_thread calls, the libc's or another; set before the first thread is started.
 using CreateThread = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 void create_threads_by(CreateThread* create);
 
@@ -127,9 +127,9 @@ void create_threads_by(CreateThread* create);
 // scheduling class, whatever its maker has. False if there can be none. Not in a signal handler.
 bool start_thread(void (*main)(void*), void* argument);
 
-// For a thread of start_thread that is about to leave as the last one: the libc would end the process on it, with all
-// the program's exit handlers. Starts an ordinary thread, with the libc's stack and the signals of whoever called
-// start_thread, which waits until it is the last. Where there can be none, the caller gets these signals.
+// For a thread of start_thread that is about to end as the last one: the libc would run all the program's exit handlers
+// on it. Starts an ordinary thread in its place, with a stack of the libc's default size and the signal mask of the
+// caller of start_thread, which waits until it is the last. If that fails, the calling thread gets this signal mask.
 void leave_to_ordinary_thread();
 
 // Asks for a call of `ended(value)` in the calling thread when it ends, `value` not null; `ended` is the same in all

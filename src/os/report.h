@@ -1,4 +1,4 @@
-// How a report is made and written: lines on standard error, then what the option "errors" says. What they say is in
+// How a report is made and written: lines on standard error, then what the option "errors" says. The texts are in
 // store/misuse.cc and insight/guards_report.cc. Async-signal-safe, allocates nothing.
 #pragma once
 

@@ -18,7 +18,7 @@ namespace {
 // After a pass that gave back less than it should: what was held and dirty. 0: the last pass was not in vain.
 constinit Hint<int64_t> vain_held{0}, vain_dirty{0};
 
-// What more is held or dirty after a pass in vain before there is another one.
+// After a pass in vain there is another one when so much more is held, or half as much more dirty.
 int64_t step_of(int64_t soft) { return most_of(least_of(soft / 128, int64_t{1} << 20), int64_t{128} << 10); }
 
 uint32_t level_at(int64_t held) {
@@ -139,7 +139,7 @@ void limit_start(Complain* complain) {
 void limit_set(int64_t soft, int64_t hard) {
   const int64_t bulk = hard - limit_reserve(hard);
   const int64_t begins = hard == 0 ? soft : soft == 0 || soft > bulk ? bulk : soft;
-  // Who looks meanwhile sees some of the old ones.
+  // Others may meanwhile read some of the old values beside new ones.
   limit_state.soft.set(soft);
   limit_state.hard.set(hard);
   limit_state.begins.set(begins);

@@ -1,5 +1,5 @@
-// Limits on what Folio holds: what they are, how near they are, and how much is to go. What goes, and when somebody
-// looks, is core/ladder.h's; the stores ask space/room.h.
+// Limits on what Folio holds: what they are, how near they are, and how much is to go. core/ladder.h decides what goes,
+// and when the limits are checked; the stores ask space/room.h.
 //
 //   0 --------- 7/8 ------- 15/16 ------ soft -------- hard - reserve ----- hard
 //     kCalm      kNear       kTight     kAtSoft             kAtHard
@@ -23,7 +23,7 @@ namespace folio {
 
 enum Level : uint32_t { kCalm, kNear, kTight, kAtSoft, kAtHard };
 
-// What `problems` says: mistakes in the options, of which each had its line when the process started.
+// The bits of `problems`: mistakes in the options. Each was a line on standard error when the process started.
 enum LimitProblem : uint32_t {
   kCgroupUnknown = 1,    // with a limit of `cgroup`: the kernel does not say which one it is
   kNoCgroupLimit = 2,    // with a limit of `cgroup`: it has none
@@ -42,9 +42,9 @@ inline constexpr int64_t kLimitLeast = int64_t{4} << 20;
 struct LimitState {
   Hint<int64_t> soft, hard;              // in force; 0: none
   Hint<int64_t> asked_soft, asked_hard;  // as config/options.h says
-  Hint<int64_t> begins;                  // where the third rung does: the soft limit, as drawn above; 0: no limits
+  Hint<int64_t> begins;                  // where kAtSoft begins: "soft" as drawn above; 0: no limits
   Hint<uint32_t> problems;
-  Hint<uint32_t> level;       // as far as anybody looked
+  Hint<uint32_t> level;       // as last noted
   Hint<uint32_t> highest;     // since limit_take_highest
   Hint<uint32_t> pressure;    // the system's, as a level: policy/pressure.h
   Counter<uint64_t> refused;  // requests that got no memory, since the start
@@ -63,17 +63,18 @@ inline bool limits_on() { return limit_state.begins.get() != 0; }
 // What is kept back of a hard limit for small objects.
 int64_t limit_reserve(int64_t hard);
 
-// The level for what is held now; it falls only when some less is held than where it began. Notes it.
+// Notes and returns the level for what is held now. It rises at once, and falls when a 64th of the soft limit less is
+// held than where the level begins.
 Level limit_poll();
-// The higher of two levels, the limits' and the system's; and the highest that this was since the last call of the
-// second function.
+// The higher of two levels, the limits' and the system's. And the highest value of that since the last call of
+// limit_take_highest.
 Level level_now();
 Level limit_take_highest();
 
-// How much is over the soft limit, to be given back. 0 also where a pass was in vain, until more is held or dirty. Who
-// has given back what there was says how much, of how much. (Of several threads at once each gives back all that is
-// over: little, since none has added more to it than a call may. To share it out, a thread that vanishes meanwhile
-// would raise the limit for good.)
+// How much is over the soft limit and is to be given back. 0 after a pass that gave back too little, until more is held
+// or dirty. The caller then reports how much it has given back, and of how much.
+// Several threads at once each give back the whole excess: little, since each call adds little. Were it shared out, a
+// thread that vanished with its share would raise the limit for good.
 size_t limit_excess();
 void limit_gave_back(size_t given, size_t excess);
 

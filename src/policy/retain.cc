@@ -17,12 +17,12 @@ constinit Hint<int64_t> purged_to{INT64_MAX / 2};  // what was live after the la
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
 constexpr int64_t kWaitLeast = int64_t{1} << 20, kWaitMost = int64_t{4} << 20;
-constinit Hint<int64_t> wait_until{0};  // after so many: what must be dirty before the next one
+constinit Hint<int64_t> wait_until{0};  // after kInVainMost such passes: what must be dirty before the next one
 
 int64_t live_huge() { return static_cast<int64_t>(page_counts.huge_live.get()); }
 int64_t live_now() { return live_resident() + live_huge(); }
 
-// Returns the most there is then.
+// Raises `most` to `live`, and returns what it is then.
 int64_t raise(Hint<int64_t>& most, int64_t live) {
   const int64_t before = most.get();
   if (live <= before) return before;
@@ -77,12 +77,13 @@ size_t dirty_over_bound() {
 void note_pass(bool in_vain) {
   const unsigned passes = in_vain ? passes_in_vain.get() + 1 : 0;
   passes_in_vain.set(passes);
-  // What was worth nothing is by now. (A wait that outlived it kept a quarter of a burst freed in random order.)
+  // There is something to purge again. (With a wait that went on, a quarter of a burst freed in random order stayed.)
   if (!in_vain) wait_until.set(0);
   if (passes < kInVainMost) return;
   const int64_t dirty = page_counts.dirty.get();
-  // At most what costs as much to free as such a pass, of few chunks, costs: a heap that is freed in random order has
-  // nowhere a quarter of a chunk to give, and soon everywhere. (Without that bound 100 MiB of 256 stayed, not 75.)
+  // At most kWaitMost, which takes about as long to free as a pass over a few chunks takes. In a heap that is freed in
+  // random order no chunk has a quarter of its pages to give at first, and soon all have: without kWaitMost 100 MiB of
+  // 256 stayed, in place of 75.
   wait_until.set(dirty + most_of(kWaitLeast, least_of(dirty / 8, kWaitMost)));
 }
 

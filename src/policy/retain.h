@@ -1,6 +1,6 @@
-// Retention: how much free memory may stay, and whether more than that is there. The stores count (space/pages.h) and
-// give back what they are asked for; that they shall, and how much, is decided from here, by core/clock.cc. What it
-// means to a user, and why, is in docs/memory.md.
+// Retention: how much free memory may stay resident, and how much is above that. The stores count it (space/pages.h)
+// and purge what they are asked to; core/clock.cc decides when and how much, by the functions here. docs/memory.md
+// explains it to users.
 #pragma once
 
 #include <stddef.h>
@@ -11,27 +11,41 @@
 
 namespace folio {
 
-// How much free resident memory there is above what is tolerated: a floor, or a quarter of what is live. Beside that,
-// up to kTolerated, the larger of two:
-//   of large and huge objects twice as much as is live, or what was live since the last tick and is not any more: each
-//   of their mallocs may touch hundreds of pages anew, where one of a small object seldom touches any. And a quarter
-//   more, but not more than was live: some of it lies in holes that are too small for what comes next. (Without the
-//   quarter 16 buffers of up to 8 MiB, replaced by turns in one thread, had 41,800 page faults in place of 20,600.) And
-//   a quarter of what is live of huge objects, up to 4 kTolerated: what a program has touched of these is not known, so
-//   it is not for objects of bins, and not more. (Rejected: to ask the kernel for the process's peak, at most every 100
-//   ms: two objects of 4 to 12 MB replaced by turns took 1.6 times as long.)
-//   of all objects, beside the floor, what has become live since the program's calls last purged for the bound, and is
-//   not any more: it seems to work in turns. (A program that builds and frees 50 MiB in turns takes 0.33 s in place of
-//   0.45; its peak stays, as no more waits than was live. Until the first such purge, no more than the floor stays of a
-//   burst.) Not while a housekeeper keeps the bound, which spares what is used in turns anyway.
+// How many bytes of free resident memory are above the bound.
+//
+//   bound = max(max(floor, live / 4) + large, floor + again)
+//
+//   floor   the option dirty_floor
+//   live    what is live; in `live / 4` without huge objects, in the lines below with them
+//   large   free memory of large and huge objects, at most
+//           min(max(2 live, back), kTolerated) + min(live huge objects / 4, 4 kTolerated)
+//   back    min(recent, recent + recent / 4 - live), where `recent` is the most that was live since the last tick
+//   again   min(regrown, recent - live, kTolerated), where `regrown` is the most by which `live` has exceeded, since
+//           the last tick, what was live when the program's calls last purged for the bound. 0 before their first such
+//           purge, and while a housekeeper keeps time.
+//
+// Why:
+//   large   A malloc of a large or huge object may touch hundreds of pages anew, a malloc of a small one seldom any.
+//           How much of a live huge object is resident is not known, so no more than a quarter of it counts, and only
+//           here, not for objects of bins.
+//   back    What was live lately is likely to be wanted again. A quarter more, as some of it lies in holes that are too
+//           small for what comes next: without that, 16 buffers of up to 8 MiB, replaced by turns in one thread, had
+//           41,800 page faults in place of 20,600.
+//   again   The program seems to work in turns. One that builds and frees 50 MiB in turns takes 0.33 s in place of
+//           0.45; its peak stays, since no more waits than was live. A housekeeper spares what is used in turns anyway.
+//
+// Without decay everything free is above the bound; after passes in vain nothing is, for a while (note_pass).
+//
+// Rejected: to ask the kernel for the process's peak, at most every 100 ms: two objects of 4 to 12 MB replaced by turns
+// took 1.6 times as long.
 size_t dirty_over_bound();
-// What of it the program's own calls shall purge: 0 while a housekeeper keeps time, which does it then.
+// The part of dirty_over_bound() that the program's own calls shall purge: 0 while a housekeeper keeps time and purges.
 size_t dirty_excess();
 int64_t live_resident();      // an estimate, without huge objects
-int64_t recent_live();        // the most since the last tick, as far as anybody looked, with them
+int64_t recent_live();        // the most that was live since the last tick, huge objects included: an estimate
 void forget_recent_live();    // at each tick
 void note_purged_to_bound();  // after the program's own calls purged for the bound
-// A glance, for each slow call: dirty_excess() is 0 where this says no.
+// One comparison, for each slow call: false only where dirty_excess() is 0.
 inline bool dirty_over_floor() {
   const int64_t dirty = page_counts.dirty.get();
   return dirty > options.dirty_floor << 20 || options.decay == 0;
@@ -41,10 +55,10 @@ inline constexpr int64_t kTolerated = int64_t{64} << 20;
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 
-// After a pass of the program's calls over what may be purged. When some in a row were in vain, because the kernel
-// refused, or because what is free lies too far scattered to be worth it, the next one waits until an eighth more is
-// dirty, 1 to 4 MiB, or for the next tick. (Else each slow call looks in vain: beside 270 MiB that are free and locked
-// a large object was replaced in 4 to 6 us in place of 0.12.)
+// After a pass of the program's calls over what may be purged. A pass is in vain where the kernel refuses, or where
+// free pages lie too scattered to be worth a call. After some such passes in a row the next one waits for the next
+// tick, or until an eighth more is dirty, 1 to 4 MiB. (Else each slow call searches in vain: beside 270 MiB that are
+// free and locked, a large object was replaced in 4 to 6 us in place of 0.12.)
 void note_pass(bool in_vain);
 
 }  // namespace folio

@@ -7,8 +7,8 @@
 namespace folio {
 
 #if defined(FOLIO_TABLE_READ_ONLY)
-// A shared library has the table in a segment of its own, zero-filled and readable only, from which its loader makes
-// what it says (cmake/Libraries.cmake: where it does). A compiler's section of zeros is writable, so an assembler's.
+// A shared library has the table in a segment of its own, zero-filled and readable only, as which the loader maps it
+// (cmake/Libraries.cmake: where it does). By assembly, since a compiler's sections of zeros are writable.
 namespace {
 constexpr bool kLoadedReadOnly = true;
 

@@ -7,7 +7,7 @@
 // Beside it, for slow paths, the descriptor map: from a chunk's number to its descriptor, two levels.
 //
 // Who may touch it: whoever opens a chunk or a huge object writes its entries before any of its addresses are handed
-// out; everybody reads. An entry of a bin never changes, but that a chunk is watched at first, maybe, and then no more.
+// out; everybody reads. A bin's entry changes once at most, from watched to ordinary (store/watch.h).
 #pragma once
 
 #include <stddef.h>
@@ -32,8 +32,8 @@ inline constexpr size_t kTableStepBytes = size_t{64} << 10;
 // Before entries of [start, start + bytes) are written for the first time. False if the kernel refuses.
 bool chunk_table_open(const void* start, size_t bytes);
 
-// Makes readable only what no entry was written to, where the loader has not done so. Before main, if there is one
-// thread only: who opens a step meanwhile would lose it again.
+// Makes steps without an entry readable only, where the loader has not done so. Before main, and only while there is
+// one thread: a step that another thread opens meanwhile could be closed again.
 void chunk_table_close();
 
 FOLIO_INLINE Atomic<uint16_t>& chunk_entry(const void* address) {
@@ -74,7 +74,8 @@ inline Atomic<Window*>& window_entry(const void* address) {
   return windows[reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift)];
 }
 
-// The window that holds the address, or null. `make` creates it where needed; null then means no memory.
+// The window that holds the address, or null. window_make creates it where there is none, and returns null if there is
+// no memory.
 inline Window* window_of(const void* address) {
   if (reinterpret_cast<uintptr_t>(address) >> arch::kAddressBits != 0) return nullptr;
   return window_entry(address).load(order::acquire);  // [window] acquire: sees its number; pairs with window_make
@@ -92,7 +93,7 @@ inline void* descriptor_at(const void* address) {
   return window->descriptor[window_slot(address)].load(order::acquire);  // [descriptor] acquire: pairs with set_chunk
 }
 
-// Writes the entries of one chunk, whose place in the table is open: descriptor first, then the code that leads to it.
+// Writes the entries of one chunk, whose step of the table is open: the descriptor first, then the code.
 inline void set_chunk(Window* window, const void* chunk, void* descriptor, unsigned code) {
   // [descriptor] release: publishes the descriptor's contents; pairs with descriptor_at.
   window->descriptor[window_slot(chunk)].store(descriptor, order::release);

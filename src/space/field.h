@@ -4,12 +4,12 @@
 //
 //   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
 //   resident    which granules may have resident pages; the others read as zero.
-//   aged        which of these were free when the word was last freed in, or before; all, if that is older than the
-//               last large_age().
+//   aged        resident granules that were free before the last large_age(). If nothing of the word was freed since
+//               then (freed_at), all that are resident and free are, whatever the bits say.
 //   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
 //               | live, lent, seen : 1 each | 0 : 5 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
-//               seen: whoever frees it wants to know (large_mark_seen).
+//               seen: a chosen object, whose free is recorded (core/seam.h, large_mark_seen).
 //               spare: 4 KiB units at the end that nobody asked for. They are not usable, so that a program which
 //               counts by usable size (redis by its limit) counts what it touches.
 #pragma once
@@ -39,9 +39,10 @@ struct Field {
   uint32_t number;           // its place in the index
   struct FieldBlock* block;  // large_index.h
   Atomic<uint64_t> committed;
-  // On lines of their own: every free reads what is before.
+  // On lines of their own, since they are written often and every free reads the fields above.
   alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
-  // Hint: in no word before it begins a free run of that many granules (counted from 1; or more) whose pages are there.
+  // Hint. ready_from[n - 1]: no run of n or more free granules whose pages are resident begins in a word before this
+  // one.
   Hint<uint8_t> ready_from[64];
   Hint<uint32_t> freed_at[64];  // of a word: what large_age() counted to when something was last freed in it
 

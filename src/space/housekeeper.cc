@@ -7,8 +7,9 @@ namespace folio {
 
 namespace {
 
-// The word: | process : 29 | state : 3 |. Whose housekeeper it is lies in the same word, so that of two that start one
-// at once the second one sees the first, and a copy of the process sees that its own did not come along.
+// The word: | process : 29 | state : 3 |. The process's number is in it, so that of two threads that start a
+// housekeeper at once the second sees the first's, and a process that is a copy sees that the housekeeper is not its
+// own.
 enum : uint32_t { kNone, kAtWork, kResting, kAsleep, kLingering, kCalled, kRung };
 constexpr uint32_t kStateMask = 7, kProcessShift = 3;
 constinit Atomic<uint32_t> word{kNone};

@@ -23,19 +23,19 @@ enum class Woken { kTimeIsUp, kCalled, kRung, kRefused };
 
 // ---- Who starts it ----
 
-// True: there was none, and the caller must start it, or undo this. A process that was copied without fork's handlers
-// has the word of a housekeeper that did not come along.
+// True: there was no housekeeper, and the caller must start one, or call housekeeper_forget. A process that was copied
+// without fork's handlers (a raw clone) has the word of a housekeeper that the copy lacks.
 bool housekeeper_enter();
-void housekeeper_forget();  // it could not be started; or the child of a fork has none
-bool housekeeper_is_own();  // there is one, and it is not that of the process that this one is a copy of
+void housekeeper_forget();  // there is none: it could not be started, or this is the child of a fork
+bool housekeeper_is_own();  // there is one, of this process, not of the one that it is a copy of
 
 // ---- The housekeeper itself ----
 
-// Set in its own thread alone: what filters let it call they may forbid the program's threads.
+// True in the housekeeper's thread alone, for system calls that a filter may forbid to the program's threads.
 extern __thread bool in_housekeeper;
 
-// Who lingers is not woken by a ring, but finds it afterwards: where threads come and go all the time, each end of one
-// would wake it.
+// A ring does not end kLinger, whose caller finds it afterwards: where threads come and go all the time, each end of a
+// thread would wake the housekeeper.
 enum class Rest { kBetweenPolls, kUntilCalled, kLinger };
 // kRefused: the system does not let it sleep.
 Woken housekeeper_rest(Rest rest, uint64_t ms);
@@ -45,6 +45,6 @@ bool housekeeper_leave();  // false: it was rung meanwhile
 
 bool housekeeper_sleeps();  // until it is called: one load
 void housekeeper_call();    // wakes it, if it sleeps
-void housekeeper_ring();    // it is to look at once which threads are left
+void housekeeper_ring();    // a thread ends: the housekeeper is to check at once which threads are left
 
 }  // namespace folio

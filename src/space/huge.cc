@@ -83,7 +83,7 @@ unsigned part_of(unsigned order, size_t bytes) {
   return part < kParts ? static_cast<unsigned>(part) : kParts - 1;
 }
 
-// By the largest power of two of chunks that it holds: one may have less than it was to have (new_block).
+// By the largest power of two of chunks in the block: new_block may have got less than a whole one.
 Waiting& place_of(const HugeBlock& block) {
   const unsigned order = highest_bit(block.reserved_bytes >> kChunkShift);
   return waiting[order][part_of(order, block.touched_bytes)];
@@ -120,8 +120,8 @@ HugeBlock* pop_oldest(Waiting& w) {
   return w.old.pop();
 }
 
-// A waiting block that holds so much: of the blocks of its order, or else of the next, the one whose resident part is
-// nearest to what is wanted. Null if there is none.
+// A waiting block for `bytes`, of this order or else of the next one: the one whose resident part is nearest to
+// `bytes`. Null if there is none.
 HugeBlock* get_waiting(unsigned order, size_t bytes) {
   for (unsigned o = order; o <= order + 1 && o < kHugeOrders; ++o) {
     const unsigned wanted = part_of(o, bytes);
@@ -137,9 +137,10 @@ HugeBlock* get_waiting(unsigned order, size_t bytes) {
   return pop(order, 0);  // with few pages
 }
 
-// Purges pages of a block that waited and is the caller's: the last ones, `most` bytes and what is left of a huge page,
-// of which the kernel would make a whole one again. Where that is all, or the kernel refuses, as it does for locked
-// pages, it is unmapped; where that cannot be either, for want of a mapping to split, it waits on. Returns bytes.
+// Purges the last `most` bytes of a block that the caller has popped, and the rest of the chunk in which they begin:
+// else the kernel would make a whole huge page of it again. Where nothing would be left, or the kernel refuses, as for
+// locked pages, the block is unmapped. Where that fails too, for want of a mapping to split, it waits on. Returns
+// bytes.
 size_t purge_block(HugeBlock& block, size_t most) {
   const size_t touched = block.touched_bytes;
   const size_t kept = touched > most ? round_down(touched - most, kChunkBytes) : 0;
@@ -199,7 +200,7 @@ void set_usable(HugeBlock& block, size_t bytes) {
   block.usable_bytes = bytes;
 }
 
-// What it was the program's to use may be resident, and what else lies in its last huge page.
+// All that the program could use may be resident; so may the rest of the last chunk, where it is one huge page.
 void touch(HugeBlock& block) {
   const size_t end = round_up(block.usable_bytes, kChunkBytes);
   const size_t most = end < block.committed_bytes ? end : block.committed_bytes;
@@ -296,7 +297,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
 
 namespace {
 
-// Returns how much has gone with what had before.
+// Returns `purged` and what was purged here.
 size_t purge_oldest_of(Waiting& w, bool all, size_t most, size_t purged) {
   constexpr unsigned kRefusedMost = 64;  // by the kernel: then all may be locked
   for (unsigned refused = 0; purged < most && refused < kRefusedMost;) {
@@ -306,7 +307,8 @@ size_t purge_oldest_of(Waiting& w, bool all, size_t most, size_t purged) {
       w.old.push(block);
       break;
     }
-    // Not in the accounts meanwhile: a fork waits for the kernel's call to end, and the child has lost the block then.
+    // Uncounted during the purge. A fork waits until the kernel's call has ended; its child has lost the block, and
+    // must not count it.
     count_waiting(*block, -1);
     const size_t gone = purge_block(*block, most - purged);
     purged += gone;

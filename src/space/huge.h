@@ -1,11 +1,12 @@
 // Huge objects: more than 8 MiB, or aligned to more than a chunk. Each has a block of its own: a power-of-two number of
-// chunks of address space, of which what the program may use is committed. A freed block waits, with its pages, in
-// lock-free stacks for its power of two and for how much of it is resident, in eighths, so that who comes next gets a
-// block with about the pages that it needs. (By powers of two alone two threads that replace six objects of 4 to 30 MB
-// take 1.57 of the time.) The pages go by the same clock and bound as all else, which core/clock.cc decides; with the
-// last one the block is unmapped. They are huge ones where the system's setting says so, unless huge_pages:never.
+// chunks of address space, of which the part that the program may use is committed. A freed block keeps its pages and
+// waits in a lock-free stack. There is one for each power of two and each eighth of it that may be resident, so that
+// the next object gets a block with about the pages that it needs. (With stacks by powers of two alone, two threads
+// that replace six objects of 4 to 30 MB take 1.57 of the time.) core/clock.cc purges waiting blocks by the same clock
+// and bound as all else; a block without pages is unmapped. Pages are huge where the system's setting says so, unless
+// huge_pages:never.
 //
-// A block whose alignment is more than a chunk's is unmapped when freed, as its kind would not be asked for again.
+// A block whose alignment is more than a chunk's is unmapped when freed: another such request is unlikely.
 #pragma once
 
 #include <stddef.h>
@@ -29,18 +30,18 @@ struct HugeBlock {
   Atomic<uint32_t> state;  // kHugeFree or kHugeLive
   uint32_t freed_at;       // what huge_age() counted to when it was freed
   bool unmap_when_freed;
-  bool seen;  // whoever frees it wants to know
+  bool seen;  // a chosen object: its free is recorded (core/seam.h)
   Atomic<HugeBlock*> link;
 
   Atomic<HugeBlock*>& stack_link() { return link; }
 };
 static_assert(sizeof(HugeBlock) == 64);
-// An entry for each chunk of 16 TiB took 71 ms, and 100 MiB for good.
+// So many first chunks of a block get entries. (All chunks of 16 TiB took 71 ms to enter, and 100 MiB for good.)
 inline constexpr size_t kHugeEntered = kWindowChunks;
 inline constexpr uint32_t kHugeFree = 0, kHugeLive = 1, kHugeGone = 2;
 
-// `size` bytes at a multiple of `alignment` (a power of two). *zero: whether all of it reads as zero; else the bytes
-// from the block's touched_bytes on do. Null if there is no memory.
+// `size` bytes at a multiple of `alignment` (a power of two). From the block's touched_bytes on they read as zero. Null
+// if there is no memory.
 HugeBlock* huge_alloc(size_t size, size_t alignment);
 
 // False if the block was free already.
@@ -50,18 +51,19 @@ bool huge_free(HugeBlock* block);
 bool huge_resize(HugeBlock* block, size_t size);
 
 // Moves the object's pages to a larger block: no byte is copied where the kernel can move pages. Null, and nothing
-// changed, if there is no memory. `leaves` is told of the object when its contents are elsewhere, and nobody else can
-// have its address yet.
+// changed, if there is no memory. `leaves` is called with the old address once the contents have moved, and before the
+// address can be anybody else's.
 HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object) = nullptr);
 
-// The block that an address of its first kHugeEntered chunks is of, or null.
+// The block that holds an address, which lies in the block's first kHugeEntered chunks; else null.
 inline HugeBlock* huge_at(const void* address) {
   const unsigned code = chunk_code(address);
   if (code != kCodeHugeStart && code != kCodeHugeInside) return nullptr;
   return static_cast<HugeBlock*>(descriptor_at(address));
 }
 
-// The block that an address without an entry is of, or null: for messages.
+// The block that holds an address without an entry, or null. Searches downward for the block's last entry: for messages
+// and folio_locate.
 HugeBlock* huge_beyond(const void* address);
 
 // Purges pages of waiting blocks, those that have waited longest first: of all, or of those that were freed before the

@@ -131,10 +131,11 @@ unsigned large_park(void* object, bool* seen) {
 bool large_mark_seen(void* object, bool seen) {
   auto* f = static_cast<Field*>(descriptor_at(object));
   Atomic<uint32_t>& entry = f->entry(granule_of(*f, object));
-  // Relaxed: the caller owns a live object. Nearly none has it, and each realloc in place asks: that is to be a load.
+  // Relaxed: the caller owns a live object. Each realloc in place comes here, and nearly no object has the mark: so a
+  // load first, and a write only where the mark changes.
   const bool was = (entry.load(order::relaxed) & kEntrySeen) != 0;
   if (seen) entry.fetch_or(kEntrySeen, order::relaxed);
-  if (!seen && was) entry.fetch_and(~kEntrySeen, order::relaxed);
+  if (!seen && was) entry.fetch_and(~kEntrySeen, order::relaxed);  // relaxed: as above
   return was;
 }
 

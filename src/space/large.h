@@ -8,13 +8,13 @@
 //   give     take the entry away; clear the bits.
 //   purge    as take, but what is free and resident; madvise; clear resident; clear the bits.
 //
-// Of several that want overlapping runs, the one that got furthest meets nobody further on, so one succeeds. A thread
+// Of several threads that take overlapping runs, the one furthest up meets nobody above it, so one succeeds. A thread
 // that stops in between keeps these granules from the others, nothing else.
 //
-// Which run: the lowest whose pages are all there, in the first field that has one; else, in the first field that has
-// any, about the one with the fewest pages to touch anew; of equal ones the shortest, then the lowest. What the program
-// gets starts at a cache line of the first 4 KiB that is a hash of the address, so that large objects do not gather in
-// the same cache sets [SuperMalloc §5].
+// Which run: the lowest one whose pages are all resident, in the first field that has such a run. Else, in the first
+// field that has any run, about the one with the fewest pages to touch anew; of equal ones the shortest, then the
+// lowest. The object starts at a cache line of its first 4 KiB that is a hash of the address, so that large objects do
+// not gather in the same cache sets [SuperMalloc §5].
 #pragma once
 
 #include <stddef.h>
@@ -25,7 +25,7 @@
 namespace folio {
 
 // `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a chunk). Null if there is no
-// memory. `zeroed`: all of it reads as zero. Without `may_open` in the fields that there are, and then of any size.
+// memory. `zeroed`: all of it reads as zero. Without `may_open` no field is opened for it, and the size has no bound.
 void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
 
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
@@ -51,29 +51,29 @@ struct LargePlace {
 LargePlace large_place(const void* address);
 
 // Frees a live object but for its granules, which the caller owns now, for large_unpark or large_give. Returns how many
-// they are; 0 if no live object starts there. *seen: it was marked so.
+// granules there are; 0 if no live object starts there. *seen: whether the object had the mark of large_mark_seen.
 unsigned large_park(void* object, bool* seen = nullptr);
-// Marks a live object, until it is freed, or takes the mark away. Returns whether it had it.
+// Sets or clears the mark of a live object whose free is recorded (core/seam.h). Returns whether it was set.
 bool large_mark_seen(void* object, bool seen);
-// How many granules an object of `size` bytes without alignment takes. A parked one that has as many can be it.
+// How many granules an object of `size` bytes without alignment takes. A parked object of as many can serve as one.
 unsigned large_granules(size_t size);
 void large_unpark(void* parked, size_t size, bool zeroed);
 void large_give(void* parked);
-void large_give_parked();  // all there are, in the child of a fork
+void large_give_parked();  // all parked objects, in the child of a fork
 
-// Both: park and give. False if no live object starts there.
+// Parks an object and gives it. False if no live object starts there.
 inline bool large_free(void* object) {
   if (large_park(object) == 0) return false;
   large_give(object);
   return true;
 }
 
-// Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back what it then has too
-// much. False if what follows it is taken, or if no live object starts there.
+// Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back the granules that it
+// then does not need. False if the granules behind it are taken, or if no live object starts there.
 bool large_resize(void* object, size_t size);
 
-// Purges granules that are free: all, or those that have been since the last large_age(). Returns bytes. A call that
-// may purge little looks at few fields, and the next one goes on.
+// Purges granules that are free: all, or those that were free at the last large_age(). Returns bytes. The fewer bytes a
+// call may purge, the fewer fields without any it visits; the next call goes on.
 size_t large_purge(bool all, size_t most_bytes);
 void large_age();
 

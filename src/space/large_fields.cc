@@ -19,8 +19,9 @@ constinit Counter<uint32_t> field_count{0};
 
 // ---- Address space ----
 
-// Fields are carved from spans, so that few mappings hold many: | first chunk not carved : 32 | end : 32 | in chunk
-// numbers; equal when used up. A span is a quarter of what there is already, so that a limit is not used for nothing.
+// Fields are carved from spans, so that few mappings hold many fields. The word: | first chunk not carved : 32 | end :
+// 32 | in chunk numbers, equal when used up. A span is a quarter of all fields so far, so that little of a limit on
+// address space is reserved for nothing.
 constinit Atomic<uint64_t> span{0};
 constexpr size_t kSpanBytesMost = size_t{1} << 30;
 
@@ -32,7 +33,7 @@ void give_back_span(uint64_t rest) {
   if (next != end) os::unreserve(chunk_at(next), (end - next) << kChunkShift);
 }
 
-// Of the span, or of another one. Null if there is no address space.
+// Takes so many bytes from the span, or from a new one. Null if there is no address space.
 char* carve(size_t bytes) {
   const uint64_t chunks = bytes >> kChunkShift;
   // Relaxed throughout: the word holds numbers only, and what they number is address space.
@@ -103,8 +104,8 @@ Field* make_field(char* base, size_t bytes) {
   return field;
 }
 
-// Of the first ones only what is used is committed. One that is committed whole before any of it is touched merges with
-// the mapping of the one before, and takes one call in place of 64.
+// The first fields are committed word by word, as they are used. A later one is committed whole before any of it is
+// touched: so its mapping merges with the field's before, and it takes one call in place of 64.
 void commit_if_many(Field& f) {
   constexpr uint32_t kMany = 8;
   if (field_count.add(1) >= kMany) commit(f, 0, f.granules);
@@ -131,7 +132,7 @@ Field* open_field(unsigned granules) {
 
 // ---- Taking ----
 
-// How long a free run has to be in which there is one for `count` at a multiple of `step` for sure.
+// A free run of this length surely has room for `count` granules at a multiple of `step`.
 unsigned sure_of(unsigned count, unsigned step) { return count + step - granules_a_page(); }
 
 // Takes a run of this field; false if it seems to have none.
@@ -149,8 +150,8 @@ bool take_in(Field& f, Room r, unsigned count, unsigned step, unsigned* from) {
   return false;
 }
 
-constexpr unsigned kChecksMost = 32;  // in vain: each has lowered a hint, and the next call looks on
-constexpr unsigned kGuesses = 4;      // at fields that may have a run where it is to be, or not
+constexpr unsigned kChecksMost = 32;  // fields searched in vain: each lowered its hint, so the next call gets further
+constexpr unsigned kGuesses = 4;      // fields whose run may not have room at a multiple of `step`
 
 Field* take_among(Room r, unsigned least, unsigned count, unsigned step, unsigned checks, unsigned* from) {
   FieldPlace at;
@@ -164,7 +165,7 @@ Field* take_among(Room r, unsigned least, unsigned count, unsigned step, unsigne
 
 constinit Atomic<Field*> next_guess{nullptr};
 
-// In some fields that have as much room but perhaps not where it is to be, other ones each time.
+// Searches some fields, other ones each time, that have a run of `count`, but perhaps none at a multiple of `step`.
 Field* guess_run(Room r, unsigned count, unsigned step, unsigned* from) {
   FieldPlace at;
   // [fields] acquire: pairs with the store below. unseen: it takes fields that are nearly full
@@ -194,8 +195,8 @@ Field* take_of(Room r, unsigned count, unsigned step, unsigned* from) {
 constinit Atomic<Field*> next_to_repair{nullptr};
 
 // A thread that stops for ever between lowering a hint and its second look, or between a change and raising it, hides
-// free runs. So each search that found nothing has one field, the next one each time, looked through whatever its hints
-// say, before address space is used in its place.
+// free runs. So each search that found nothing raises all hints of one field, the next one each time, and searches that
+// field before it opens a new one.
 Field* repair_field() {
   // [fields] acquire: pairs with the store below. unseen: it takes a third search in vain, in a field just opened
   Field* f = next_to_repair.load(order::acquire);

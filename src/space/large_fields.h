@@ -5,10 +5,11 @@
 
 namespace folio {
 
-// Takes `count` granules at a multiple of `step`, of those that are there, or of a new field. Null if there is none.
+// Takes `count` granules at a multiple of `step` in one of the fields, or, with `may_open`, in a new one. Null if there
+// is no such run.
 Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from);
 
-// Where the kernel gives no more: of what is committed already.
+// The same among granules that are committed already: for when the kernel refuses to commit more.
 Field* take_committed_run(unsigned count, unsigned step, unsigned* from);
 
 // Makes granules usable that the caller has taken, or is about to. False if the kernel refuses.

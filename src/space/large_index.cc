@@ -29,7 +29,7 @@ FieldBlock* make_next(FieldBlock& b) {
 }
 
 unsigned places_used(const FieldBlock& b) {
-  // [hint] seq_cst: a second look sees a field that was entered before its hints were raised; pairs with index_enter
+  // [room] seq_cst: a second look sees a field that was entered before its hints were raised; pairs with index_enter
   const unsigned used = b.used.load(order::seq_cst);
   return used < kBlockFields ? used : kBlockFields;
 }
@@ -40,36 +40,36 @@ unsigned fields_used(const FieldBlock& b, unsigned group) {
 }
 
 void raise_to(Atomic<uint16_t>& room, unsigned granules) {
-  // [hint] seq_cst: after what it is about was changed; pairs with lower_room and with lower_group.
+  // [room] seq_cst: after what it is about was changed; pairs with lower_room and with lower_group.
   uint16_t now = room.load(order::seq_cst);
   const auto wanted = static_cast<uint16_t>(granules);
-  while (now < wanted && !room.compare_exchange(now, wanted, order::seq_cst)) {  // [hint] seq_cst: as above
+  while (now < wanted && !room.compare_exchange(now, wanted, order::seq_cst)) {  // [room] seq_cst: as above
   }
 }
 
 void raise_bit(Atomic<uint64_t>& word, uint64_t bit) {
-  // [hint] seq_cst: after what it is about was changed; pairs with lower_bit.
+  // [room] seq_cst: after what it is about was changed; pairs with lower_bit.
   if ((word.load(order::seq_cst) & bit) == 0) word.fetch_or(bit, order::seq_cst);
 }
 
 void lower_bit(Atomic<uint64_t>& word, uint64_t bit) {
-  word.fetch_and(~bit, order::seq_cst);  // [hint] seq_cst: before the second look; pairs with raise_bit
+  word.fetch_and(~bit, order::seq_cst);  // [room] seq_cst: before the second look; pairs with raise_bit
 }
 
 // The most room of the group's fields.
 unsigned most_room(FieldBlock& b, unsigned g, Room r) {
   unsigned most = 0;
   for (unsigned i = 0, used = fields_used(b, g); i < used; ++i) {
-    const unsigned room = b.group[g].hints.room_of(r, i).load(order::seq_cst);  // [hint] seq_cst: the second look
+    const unsigned room = b.group[g].hints.room_of(r, i).load(order::seq_cst);  // [room] seq_cst: the second look
     if (room > most) most = room;
   }
   return most;
 }
 
-// After a look at all of its fields found no more than that.
+// Lowers a group's room to `granules`, after no field of it was found with more.
 void lower_group(FieldBlock& b, unsigned g, Room r, unsigned granules) {
   Atomic<uint16_t>& room = b.groups.room_of(r, g);
-  // [hint] seq_cst: before the second look; pairs with raise_to.
+  // [room] seq_cst: before the second look; pairs with raise_to.
   room.store(static_cast<uint16_t>(granules), order::seq_cst);
   if (const unsigned most = most_room(b, g, r); most > granules) raise_to(room, most);
 }
@@ -86,7 +86,7 @@ bool index_prepare() {
 bool index_enter(Field& f) {
   for (FieldBlock* b = &first_field_block; b != nullptr; b = make_next(*b)) {
     if (b->used.load(order::relaxed) >= kBlockFields) continue;  // relaxed: it only grows
-    // [hint] seq_cst: before its hints are raised; pairs with places_used.
+    // [room] seq_cst: before its hints are raised; pairs with places_used.
     const unsigned number = b->used.fetch_add(1, order::seq_cst);
     if (number >= kBlockFields) continue;
     f.block = b;
@@ -99,7 +99,8 @@ bool index_enter(Field& f) {
 }
 
 unsigned room_of(Field& f, Room r) {
-  // Relaxed: a glance. Who finds too little looks elsewhere, who finds too much looks in vain, or raises too far.
+  // Relaxed: an estimate. If it is too low, the caller takes another field; if too high, it searches in vain, or raises
+  // the hint too far.
   return group_of(f).hints.room_of(r, f.number % kGroupFields).load(order::relaxed);
 }
 
@@ -109,7 +110,7 @@ void raise_room(Field& f, Room r, unsigned granules) {
 }
 
 void lower_room(Field& f, Room r, unsigned granules) {
-  // [hint] seq_cst: before the caller's second look; pairs with raise_to.
+  // [room] seq_cst: before the caller's second look; pairs with raise_to.
   group_of(f).hints.room_of(r, f.number % kGroupFields).store(static_cast<uint16_t>(granules), order::seq_cst);
 }
 
@@ -125,12 +126,12 @@ void age_marks() {
     // Relaxed, what is: what this misses, or a purge just then, has its turn at the next tick.
     for (uint64_t groups = b->groups.mark(Mark::kDirty).load(order::relaxed); groups != 0; groups &= groups - 1) {
       FieldHints& hints = b->group[lowest_bit(groups)].hints;
-      // [hint] acquire: a field comes with its mark; pairs with raise_bit. unseen: that takes one which is opened,
+      // [room] acquire: a field comes with its mark; pairs with raise_bit. unseen: that takes one which is opened,
       // given to, aged and purged at once
       const uint64_t dirty = hints.mark(Mark::kDirty).load(order::acquire);
       // relaxed: see above
       if ((dirty & ~hints.mark(Mark::kAged).load(order::relaxed)) != 0) {
-        // [hint] release: as above; pairs with find_marked. unseen: as above
+        // [room] release: as above; pairs with find_marked. unseen: as above
         hints.mark(Mark::kAged).fetch_or(dirty, order::release);
       }
       if (dirty != 0) raise_bit(b->groups.mark(Mark::kAged), groups & -groups);
@@ -146,7 +147,7 @@ Field* find_room(Room r, unsigned granules, FieldPlace* at) {
       if (b.groups.room_of(r, g).load(order::relaxed) < granules) continue;  // relaxed: what a search misses stays so
       unsigned most = 0;
       for (unsigned i = first, used = fields_used(b, g); i < used; ++i) {
-        // [hint] acquire: the field and its header came before; pairs with raise_to.
+        // [room] acquire: the field and its header came before; pairs with raise_to.
         const unsigned room = b.group[g].hints.room_of(r, i).load(order::acquire);
         if (room > most) most = room;
         if (room < granules) continue;
@@ -168,7 +169,7 @@ Field* find_marked(Mark m, FieldPlace* at) {
       if (groups == 0) break;
       const unsigned g = lowest_bit(groups), first = g == from ? at->number % kGroupFields : 0;
       Atomic<uint64_t>& word = b.group[g].hints.mark(m);
-      // [hint] acquire: as in find_room; pairs with raise_bit.
+      // [room] acquire: as in find_room; pairs with raise_bit.
       const uint64_t all = word.load(order::acquire), marked = all & ~low_mask(first);
       if (marked != 0) {
         const unsigned i = lowest_bit(marked);
@@ -177,7 +178,7 @@ Field* find_marked(Mark m, FieldPlace* at) {
       }
       if (all == 0) {
         lower_bit(b.groups.mark(m), uint64_t{1} << g);
-        // [hint] seq_cst: the second look; pairs with raise_bit.
+        // [room] seq_cst: the second look; pairs with raise_bit.
         if (word.load(order::seq_cst) != 0) raise_bit(b.groups.mark(m), uint64_t{1} << g);
       }
       at->number = (g + 1) * kGroupFields;

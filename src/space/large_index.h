@@ -1,5 +1,5 @@
-// Which field to look at: what a search for room and a purge ask before they look at the words of any. (A walk over all
-// fields, 16 a GiB, took 50 us a free at 100 GiB.)
+// The index of fields: tells a search for room, and a purge, which fields to visit. (A walk over all fields, 16 a GiB,
+// took 50 us a free at 100 GiB.)
 //
 //   block (4096 fields, 256 GiB)    marks: a bit for each group     room[i]: of group i
 //       group (64 fields, 4 GiB)    marks: a bit for each field     room[i]: of field i
@@ -11,16 +11,16 @@
 //   mark, kDirty   there may be granules that are free and resident
 //   mark, kAged    some of these may have been so at the last large_age()
 //
-// Hints: each may promise too much, and never too little, by the rule of store/hints.h:
+// Room and marks are hints: each may promise too much, but never too little, by the rule of store/hints.h:
 //
-//   raise   change what the hint is about; then, level by level from below, raise the hint unless it is seen raised.
-//   lower   lower the hint; then look again at what it is about, and raise it again if that asks for it.
+//   raise   change the level below; then, level by level from below, raise the hint unless it is seen raised.
+//   lower   lower the hint; then read the level below once more, and raise the hint again if that asks for it.
 //
-// Raised is for a mark that it is set, for room that it is no less than the run is long. All accesses that raise or
-// lower, and the second looks, are sequentially consistent, so of a raiser and a lowerer one sees the other. A search's
-// first look is not: it acquires the field with its hint. Whoever finds a stale hint lowers it. A thread that stops for
-// ever between the two steps may hide room or dirty pages of a field, or of a group; each search that finds nothing
-// repairs one field, the next one each time (repair_field), with its group.
+// A mark is raised where it is set, room where it is no less than the length of the run. All accesses that raise or
+// lower, and the second look of a lowerer, are sequentially consistent ([room]), so of a raiser and a lowerer one sees
+// the other. The first look of a search is not: it acquires the field with its hint. A search that finds a stale hint
+// lowers it. A thread that stops for ever between the two steps may hide room or dirty pages of a field or a group; so
+// each search that finds nothing repairs one field and its group, the next field each time (repair_field).
 #pragma once
 
 #include <stdint.h>
@@ -63,8 +63,8 @@ extern FieldBlock first_field_block;
 
 // Makes sure that there is room for some more fields. False if there is no memory.
 bool index_prepare();
-// Gives the field its place. False if there is no memory, which index_prepare() makes unlikely. What it has room for is
-// raised afterwards.
+// Gives the field its place in the index; its room is raised afterwards. False if there is no memory, which
+// index_prepare() makes unlikely.
 bool index_enter(Field& f);
 
 unsigned room_of(Field& f, Room r);
@@ -80,8 +80,8 @@ struct FieldPlace {
   FieldBlock* block = &first_field_block;
   unsigned number = 0;
 };
-// The first field from there on that seems to have so much room, or is marked; null if there is none. Lowers what it
-// finds stale.
+// The first field from `at` on that seems to have so much room, or is marked; null if there is none. Lowers stale hints
+// that it finds.
 Field* find_room(Room r, unsigned granules, FieldPlace* at);
 Field* find_marked(Mark m, FieldPlace* at);
 

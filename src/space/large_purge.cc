@@ -20,8 +20,8 @@ struct Purge {
   bool over() const { return purged >= most || refused == kRefusedMost; }
 };
 
-// Words side by side, of which a purge holds granules: what it purges by one call may lie in several. With a call for
-// each word, 1 MiB, calls took half of what a free of 5 MiB did.
+// Adjacent words of which a purge has claimed granules, so that one call may purge a range that spans words. With a
+// call for each word (1 MiB), the calls took half of the time of a free of 5 MiB.
 constexpr unsigned kWordsMost = 4;
 struct Claim {
   unsigned first = 0, words = 0;
@@ -38,8 +38,9 @@ void claim_word(Field& f, unsigned w, uint64_t candidates, Claim& c) {
   c.gone[c.words++] = 0;
 }
 
-// The program may have asked for huge pages in a freed object that was so large, as numpy does from 4 MiB on: the
-// kernel's collector would bring back what goes, and the mapping stay cut off from its neighbours.
+// The program may have advised huge pages for a freed object of this size, as numpy does from 4 MiB on. The purge takes
+// the advice back: else khugepaged would bring back what was purged, and the mapping would not merge with its
+// neighbours.
 constexpr size_t kAdvisedLeast = size_t{1} << 20;
 
 // Calls madvise for each row of granules of the claim.
@@ -88,7 +89,7 @@ class FieldPurge {
  public:
   FieldPurge(Field& f, Purge& p) : f_(f), p_(p) {}
 
-  // Claims what it would take of the word; and purges first what does not lie beside it.
+  // Claims of the word what is to be purged. An earlier claim that is not adjacent, or full, is purged first.
   void add(unsigned w) {
     if (claim_.words != 0 && (claim_.first + claim_.words != w || claim_.words == kWordsMost)) purge();
     const uint64_t wanted = wanted_in(f_, w, p_);

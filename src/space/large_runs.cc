@@ -100,7 +100,7 @@ struct Run {
 };
 
 // The words that may have granules whose pages are there.
-uint64_t marked_words(Field& f) { return f.dirty.load(order::seq_cst); }  // [hint] seq_cst: pairs with mark_dirty
+uint64_t marked_words(Field& f) { return f.dirty.load(order::seq_cst); }  // [room] seq_cst: pairs with mark_dirty
 
 // ready_from is not exact under races: where it is too high learn_room finds out. Longer runs begin no lower than
 // shorter ones.
@@ -117,7 +117,8 @@ void lower_ready(Field& f, unsigned length, unsigned word) {
 
 }  // namespace
 
-// In a free run, the place that misses fewest is at its start, where resident granules begin, or where they end.
+// In a free run, the place with the fewest granules to touch is at its start, where resident granules begin, or where
+// they end.
 bool find_run(Field& f, unsigned count, unsigned step, unsigned* from, uint64_t words) {
   constexpr unsigned kRunsMost = 32;  // that are looked at: then the best of these
   const auto free = [&](unsigned w) { return (words >> w & 1) == 0 ? 0 : free_in(f, w); };
@@ -158,8 +159,8 @@ bool find_run(Field& f, unsigned count, unsigned step, unsigned* from, uint64_t 
   return found != 0;
 }
 
-// A better place could only be tighter, and to look for the tightest took three times as long (100 objects of 33 to 100
-// KB by turns: 291 ns a pair in place of 108), in 2 % less memory.
+// The lowest run, not the tightest: a search for the tightest took three times as long (100 objects of 33 to 100 KB by
+// turns: 291 ns a pair in place of 108), and saved 2 % of memory.
 bool find_ready_run(Field& f, unsigned count, unsigned step, unsigned* from) {
   const bool exact = count <= 64 && step == 1;  // what the hint is about
   const uint64_t marked = marked_words(f);
@@ -195,7 +196,8 @@ void note_free_around(Field& f, unsigned from, unsigned count) {
   }
 }
 
-// Before granules of the word are given: what is dirty in it now is older than they.
+// Before granules of the word are given: marks as aged what is dirty in it already, if that dates from before the last
+// large_age().
 void note_age(Field& f, unsigned w) {
   // Marks, which only hasten or delay a purge.
   const uint32_t now = age_now.get();
@@ -207,7 +209,7 @@ void note_age(Field& f, unsigned w) {
 
 void mark_dirty(Field& f, unsigned w) {
   const uint64_t bit = uint64_t{1} << w;
-  // [hint] seq_cst: after the granules were cleared; pairs with settle_word.
+  // [room] seq_cst: after the granules were cleared; pairs with settle_word.
   if ((f.dirty.load(order::seq_cst) & bit) == 0) f.dirty.fetch_or(bit, order::seq_cst);
   raise_mark(f, Mark::kDirty);
 }
@@ -215,7 +217,7 @@ void mark_dirty(Field& f, unsigned w) {
 void clear_bits_of(Field& f, unsigned w, uint64_t granules) {
   const bool dirty = (f.resident(w).load(order::relaxed) & granules) != 0;  // relaxed: the granules are taken
   if (dirty) note_age(f, w);
-  // [large] release: the last use of the granules; pairs with set. [hint] seq_cst: before the hints are looked at.
+  // [large] release: the last use of the granules; pairs with set. [room] seq_cst: before the hints are looked at.
   f.occupancy(w).fetch_and(~granules, order::seq_cst);
   if (dirty) mark_dirty(f, w);
 }
@@ -260,7 +262,7 @@ unsigned longest_free(Field& f) {
   return longest_row([&](unsigned w) { return free_in(f, w); }, f.words());
 }
 
-// Settles the words that it finds without.
+// Settles the marked words that have no resident free granule.
 unsigned longest_ready(Field& f) {
   const uint64_t marked = marked_words(f);
   const unsigned row = longest_row(
@@ -278,14 +280,15 @@ unsigned longest_ready(Field& f) {
 
 bool learn_room(Field& f, Room r, unsigned count) {
   if (r == Room::kReady) {
-    // Lowered before the only look: who looks for pages meanwhile does without those of this field.
+    // Lowered before the only look: a search for resident pages meanwhile misses this field, and takes others.
     lower_room(f, r, 0);
     const unsigned ready = longest_ready(f);
-    if (ready >= count) lower_ready(f, ready, 0);  // they were too high
+    if (ready >= count) lower_ready(f, ready, 0);  // ready_from was too high
     raise_room(f, r, ready);
     return ready >= count;
   }
-  // But nobody opens a field for want of this one.
+  // Not so here: while this hint is too low, another thread may open a new field for want of this one. So it is lowered
+  // only to what was found, and looked at again.
   const unsigned first = longest_free(f);
   if (first >= count) return true;
   lower_room(f, r, first);
@@ -305,15 +308,15 @@ void raise_all(Field& f) {
 
 void settle_word(Field& f, unsigned w) {
   f.dirty.fetch_and(~(uint64_t{1} << w),
-                    order::seq_cst);  // [hint] seq_cst: before the second look; pairs with mark_dirty
+                    order::seq_cst);  // [room] seq_cst: before the second look; pairs with mark_dirty
   if (ready_in(f, w) == 0) return;
   mark_dirty(f, w);
-  raise_room(f, Room::kReady, kRunMost);  // who looked meanwhile has left this word out
+  raise_room(f, Room::kReady, kRunMost);  // a search meanwhile may have left this word out, and lowered the room
 }
 
 void settle_field(Field& f) {
   lower_mark(f, Mark::kDirty);
-  // [hint] seq_cst: the second look; pairs with mark_dirty.
+  // [room] seq_cst: the second look; pairs with mark_dirty.
   if (f.dirty.load(order::seq_cst) != 0) raise_mark(f, Mark::kDirty);
 }
 

@@ -23,10 +23,11 @@ inline unsigned granules_a_page() {
 }
 
 inline uint64_t free_in(Field& f, unsigned w) {
-  // [hint] seq_cst: this may be the second look after a hint was lowered; pairs with clear.
+  // [room] seq_cst: this may be the second look after a hint was lowered; pairs with clear.
   return ~f.occupancy(w).load(order::seq_cst);
 }
-// Free, and its pages are there: in this order, since the bits are set before the granules are given.
+// Granules that are free and resident. The occupancy is read first: the resident bits are set before granules are
+// given.
 inline uint64_t ready_in(Field& f, unsigned w) {
   const uint64_t free = free_in(f, w);
   return free & f.resident(w).load(order::relaxed);  // relaxed: ordered by that look, else a guess
@@ -50,18 +51,19 @@ void clear(Field& f, unsigned from, unsigned count);
 // The same for granules of one word.
 void clear_word(Field& f, unsigned w, uint64_t granules);
 
-// After a search that found no run of `count`: lowers the hint to what there is. Returns whether there is one by now.
+// After a search that found no run of `count`: lowers the hint to the longest run. Returns whether there is one of
+// `count` by now.
 bool learn_room(Field& f, Room r, unsigned count);
 
-// Every hint of the field, and of those above it, as high as can be.
+// Raises every hint of the field, and those of its group and block, as high as can be.
 void raise_all(Field& f);
 
-// After a look that found nothing dirty in the word, or in any word.
+// After the word, or all words, were found without dirty granules: lowers the mark, looks again, and raises it if that
+// finds some.
 void settle_word(Field& f, unsigned w);
 void settle_field(Field& f);
 
-// What large_age() counts. Granules of a word that were dirty when it was counted last are aged; so are, of a word in
-// which some were freed since, those of `aged`.
+// Counted by large_age(). aged_in: which of the dirty granules of a word were dirty at the last large_age().
 extern Counter<uint32_t> age_now;
 uint64_t aged_in(Field& f, unsigned w, uint64_t dirty);
 

@@ -20,7 +20,8 @@ constexpr size_t kCommitBytes = size_t{256} << 10;  // at a time
 
 constinit Counter<size_t> handed_out{0};
 
-// Makes what lies from `from` to `to` usable, and more where there is. Returns up to where; 0 if it cannot be.
+// Makes a piece usable from `from` to `to`, or further where the kernel grants it. Returns where the usable part ends;
+// 0 if the kernel refuses.
 size_t commit(void* start, size_t from, size_t to, size_t bytes) {
   const size_t steps = round_up(to, kCommitBytes), pages = round_up(to, os::page_bytes());
   const size_t ends[] = {steps < bytes ? steps : bytes, pages};

@@ -10,8 +10,8 @@ namespace folio {
 
 inline constexpr size_t kMetadataAlignment = 64;
 
-// An address range of it, at whose start this lies. What is handed out comes first. All of them, newest first, for
-// those who look from outside.
+// The header at the start of an address range of the region; what was handed out follows it. The list of all pieces,
+// newest first, also serves readers outside the process.
 struct MetadataPiece {
   Atomic<size_t> used;  // bytes from the start on
   size_t bytes;
@@ -24,7 +24,7 @@ extern Atomic<MetadataPiece*> metadata_pieces;
 // no memory.
 void* metadata_alloc(size_t bytes, size_t alignment = kMetadataAlignment);
 
-// Whether all of a range was handed out, so that it can be read.
+// Whether a range lies in metadata that was handed out, and so can be read.
 bool metadata_holds(const void* address, size_t bytes);
 
 // Bytes handed out so far.

@@ -24,8 +24,8 @@ char* carve(uint64_t number) {
   return reinterpret_cast<char*>(number << kChunkShift);
 }
 
-// Where there is no address space, from that of large objects. (Of 1 GiB that was full of these, and is free, small
-// objects get 984 MiB in place of 56.)
+// Where there is no address space: a chunk from a field of large objects. (Of 1 GiB that was full of large objects, all
+// freed, small objects get 984 MiB in place of 56.)
 char* borrow_chunk() {
   char* const chunk = lend_chunk();
   if (chunk != nullptr) carved.add(1);

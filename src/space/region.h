@@ -21,12 +21,12 @@ char* acquire_chunk();
 // For a chunk that could not be opened, or is retired: no address of it is in use.
 void return_chunk(char* chunk);
 
-// What regions want of somebody else where address space is short. They only say here what it is, and large.cc does it:
-// so regions lie below large objects, though these lend.
+// Where address space is short, chunks come from fields of large objects. Both functions are declared here and defined
+// in large.cc, since regions are a layer below large objects and may not include their headers.
 //
-// A chunk, zero-filled once it is committed. Null if there is none.
+// Lends a chunk, zero-filled once it is committed. Null if there is none.
 char* lend_chunk();
-// One of which nothing is live or resident any more, and which has no entry as a bin's. False if it was not lent.
+// Takes a chunk back that has no live object, no resident page, and no bin's entry any more. False if it was not lent.
 bool take_back_chunk(char* chunk);
 
 // Address space reserved for chunks so far, and chunks carved from it.

@@ -1,5 +1,5 @@
-// How much more the stores may hold: asked wherever they are about to make more pages resident. What may be held is
-// policy/limit's to say; a store only compares, and answers as if the kernel had no memory where there is no room.
+// How much more the stores may hold: asked before they make more pages resident. policy/limit sets the bounds. Where
+// there is no room, a store behaves as if the kernel had no memory.
 #pragma once
 
 #include <stddef.h>

@@ -182,7 +182,7 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
 // chunk's address space and nothing else.
 bool open_chunk(Store& store, BinId bin) {
   constexpr unsigned kMany = 4;
-  const bool many = store.of(bin).chunks.load(order::relaxed) >= kMany;  // relaxed: about how many
+  const bool many = store.of(bin).chunks.get() >= kMany;
   char* chunk = acquire_chunk();
   if (chunk == nullptr) return false;
   bool renewed = false;
@@ -191,13 +191,13 @@ bool open_chunk(Store& store, BinId bin) {
     return_chunk(chunk);
     return false;
   }
-  d->set_backing(Backing::kSmall, forks.load(order::relaxed));  // relaxed: a hint
+  d->set_backing(Backing::kSmall, forks.get());
   if (many) make_whole(*d);
   const unsigned slot = window_slot(chunk);
   // Relaxed: an index. Before the entry, so that nobody who stops here hides a chunk.
   d->block->opened[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::relaxed);
   set_chunk(d->block->window, chunk, d, watch_wanted(store, bin) ? kCodeWatched + index(bin) : index(bin));
-  store.of(bin).chunks.fetch_add(1, order::relaxed);  // relaxed: as above
+  store.of(bin).chunks.add(1);
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
   if (renewed) {
     PageChange change;

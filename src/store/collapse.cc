@@ -11,7 +11,7 @@
 
 namespace folio {
 
-constinit Atomic<uint8_t> forks{0};
+constinit Hint<uint8_t> forks{0};
 
 namespace {
 
@@ -34,10 +34,10 @@ Descriptor* next(Store& store) {
 
 }  // namespace
 
-// Of small objects, as only their chunks are huge at all: those of a page and more go one by one.
+// Only chunks of objects below a page can be dense, as only these are made huge: larger objects are purged one by one.
 bool is_dense(Descriptor& d) {
   if (d.backing() == Backing::kHuge || has_pages_of_its_own(d.info())) return false;
-  const uint8_t now = forks.load(order::relaxed);  // relaxed: a hint
+  const uint8_t now = forks.get();
   if (now == kForksMost || d.forks_before() != now) return false;
   const Pages pages = ChunkPages(d).in_use();
   unsigned spare = 0;
@@ -57,7 +57,7 @@ bool collapse_chunk(Descriptor& d) {
 
 namespace {
 
-// Whether it has been dense since the last look; else it has to be so from now on.
+// Whether the chunk was dense at the last visit and is now. If it is now for the first time, notes so.
 bool has_stayed_dense(CollapsePlace& place, Descriptor& d) {
   const bool was = d.backing() == Backing::kDense;
   if (!is_dense(d)) {
@@ -71,7 +71,7 @@ bool has_stayed_dense(CollapsePlace& place, Descriptor& d) {
   return was;
 }
 
-// The system's setting, or the lack of huge pages, may last: it is asked more and more seldom.
+// The system's setting, or the lack of huge pages, may last: the pause until the next try doubles each time.
 bool wait_longer(CollapsePlace& place, uint64_t now) {
   place.not_before = now + (kEveryMs << place.in_vain);
   if (place.in_vain < kPauseMostShift) ++place.in_vain;
@@ -113,8 +113,8 @@ bool collapse_dense_chunks(Store& store) {
 }
 
 void collapse_note_fork() {
-  const uint8_t before = forks.load(order::relaxed);                                        // relaxed: a hint
-  if (before != kForksMost) forks.store(static_cast<uint8_t>(before + 1), order::relaxed);  // relaxed: as above
+  const uint8_t before = forks.get();
+  if (before != kForksMost) forks.set(static_cast<uint8_t>(before + 1));
 }
 
 }  // namespace folio

@@ -1,4 +1,4 @@
-// Commits a chunk in steps, one thread at a time, by a word that is how far it is and a busy bit.
+// Commits a chunk in steps, one thread at a time. The word holds how much is committed, and a busy bit.
 #include "store/commit.h"
 
 #include "os/os.h"
@@ -13,10 +13,10 @@ constexpr size_t kStepLeast = size_t{64} << 10;
 size_t bytes_in(uint16_t word) { return size_t{word & ~unsigned{kBusyMark}} * kPageBytesLeast; }
 
 // From the chunk's start on, though the first object lies behind it: so each step's mapping merges with the one before,
-// and the chunk is one mapping, as a huge page wants it. (Two that were touched apart never merge.)
+// and the chunk is one mapping, which a huge page needs. (Mappings whose pages were touched before never merge.)
 bool commit_range(Descriptor& d, size_t from, size_t to) { return os::commit(d.chunk() + from, to - from); }
 
-// As much again as the chunk has comes with it, so that it takes few steps.
+// Where a step that must reach `end` ends: it doubles what is committed, so that there are few steps.
 size_t step_to(const Descriptor& d, size_t have, size_t end) {
   const auto first = static_cast<size_t>(d.first - d.chunk());
   const size_t from = have == 0 ? first : have, step = from - first < kStepLeast ? kStepLeast : from - first;

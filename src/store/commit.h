@@ -1,9 +1,9 @@
-// What of a chunk is committed: all that lies below some page. It grows in steps, before what lies in the next one is
-// taken: what is only reserved costs nothing.
+// How much of a chunk is committed: all pages below some page. The committed part grows in steps, before objects beyond
+// it are taken; the rest is only reserved, which costs nothing.
 //
-// What is committed is never committed again, as that would undo a protection that the program has given its objects'
-// pages. So one thread at a time takes a step: it marks the word as busy. Nobody waits for it: others use what there
-// is, or look elsewhere. A thread that stops in a step for ever keeps what the chunk has not yet, nothing else.
+// No page is committed twice, as that would undo a protection that the program has given its objects' pages. So one
+// thread at a time takes a step, and marks the word as busy meanwhile. Nobody waits for it: others use the committed
+// part, or look elsewhere. A thread that stops in a step for ever makes the uncommitted rest unusable, nothing else.
 #pragma once
 
 #include <stddef.h>
@@ -15,21 +15,21 @@ namespace folio {
 
 enum class Commit { kDone, kBusy, kRefused };
 
-// Commits what it takes to use some of these free objects of a folio. Returns which can be used: all of them, or, where
-// *result says why, those that lie in what is committed.
+// Commits these free objects of a folio. Returns which can be used: all, or, where *result is not kDone, those in the
+// committed part.
 uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice, Commit* result);
 
-// The chunk up to `end`, bytes from its start, a whole page.
+// Commits the chunk up to `end`, in bytes from its start, a whole page.
 Commit commit_to(Descriptor& d, size_t end);
 
-// All of it.
+// Commits the whole chunk.
 Commit commit_chunk(Descriptor& d);
 
-// No step any more, until open_commit. False if a thread takes one just now.
+// Forbids further steps until open_commit. False if a thread is in a step.
 bool close_commit(Descriptor& d);
 void open_commit(Descriptor& d);
 
-// How far it is, in bytes from the chunk's start.
+// How much is committed, in bytes from the chunk's start.
 size_t committed_bytes(const Descriptor& d);
 
 }  // namespace folio

@@ -11,16 +11,17 @@
 //   nearly, partly bit i: folio i may be nearly or partly full.
 //   not empty      the other way round: bit i clear: folio i may be empty.
 //   resident       which pages may be there; the others read as zero.
-//   dirty          which of these no object that is taken touches, as far as anybody looked (residency.h).
+//   dirty          resident pages that no taken object touches (residency.h). Exact with nothing in flight.
 //   aged           which of these were dirty at the last tick.
 //
-// Who may touch it: the header is written once, before the chunk is published, but for `committed`, which grows, the
-// backing, which is a hint, and `retired`, which whoever retires the chunk writes. Words are changed by anybody, by
-// single atomic instructions, under the protocols of bin.h and purge.h.
+// Who may touch it: the header is written once, before the chunk is published. But `committed` grows, the backing is a
+// hint, and `retired` is written by the thread that retires the chunk. Words are changed by anybody, by single atomic
+// instructions, under the protocols of bin.h and purge.h.
 //
-// Invariants (check_bin): no bit outside the valid ones is set in occupancy; with nothing in flight, a folio that has
-// room has its hint raised in its class, and so has its chunk; an object that is taken is committed, and its pages have
-// their resident bits set; a resident page is dirty just when no object that touches it is taken.
+// Invariants (check_bin). No bit outside the valid ones is set in occupancy. With nothing in flight:
+//   - a folio that has room has its hint raised in its class, and so has its chunk;
+//   - an object that is taken is committed, and its pages have their resident bits set;
+//   - a resident page is dirty just when no object that touches it is taken.
 #pragma once
 
 #include <stddef.h>
@@ -30,6 +31,7 @@
 #include "config/size_classes.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -42,19 +44,20 @@ inline uint64_t valid_in(const BinInfo& info, unsigned folio) {
   return folio + 1u == info.folios ? info.last_valid : ~uint64_t{0};
 }
 
-// What a chunk's pages are. A huge one comes when the chunk is touched and nothing of it is there.
+// What a chunk's pages are. A chunk is made huge when it is touched and none of its pages is resident.
 enum class Backing : uint8_t {
   kSmall,
-  kSmallPurged,  // some have been purged, at some time
-  kHugeWanted,
-  kHugePurged,  // wanted again; what is there of it now are small ones
-  kHuge,        // all have come at once, and had better go so
-  kDense,       // small ones, nearly all of them in use when somebody looked (collapse.h)
+  kSmallPurged,  // small; some have been purged, at some time
+  kHugeWanted,   // to be made huge
+  kHugePurged,   // was huge, has been purged, and is to be made huge again; resident pages are small
+  kHuge,         // all pages came at once, and should be purged at once
+  kDense,        // small, nearly all in use at the last visit (collapse.h)
 };
 
-// Forks of this process and of those that it is a child of, up to kForksMost: what was there before shares its pages.
+// Forks of this process and of those that it is a child of, up to kForksMost: a chunk opened before one may share
+// pages.
 inline constexpr uint8_t kForksMost = 31;
-extern Atomic<uint8_t> forks;
+extern Hint<uint8_t> forks;
 
 struct Descriptor {
   char* first;       // the chunk's first object

@@ -44,8 +44,8 @@ void lower_chunk(Descriptor& d, unsigned hint) {
   const unsigned slot = window_slot(d.first);
   lower_bit(d.block->chunks[hint][slot / 64], uint64_t{1} << slot % 64);
   if (hint != kDirty && find_folio(d, static_cast<Fullness>(hint)) >= 0) raise_chunk(d, hint);
-  // Where the chunk has been retired meanwhile, the bit may be another one's.
-  // A new one's hint comes before this or after the bit was lowered.
+  // If the chunk has been retired meanwhile, the bit may belong to a new chunk at its place, which raised it before it
+  // was lowered here (then it is seen here) or after.
   Descriptor* const now = chunk_in(*d.block, slot);
   if (now != nullptr && now != &d) raise_chunk(*now, hint);
 }
@@ -53,7 +53,7 @@ void lower_chunk(Descriptor& d, unsigned hint) {
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from) {
   unsigned first = from / 64;
   while (first < kWindowChunks / 64) {
-    // Relaxed: what a search misses stays raised; what is lowered for it is looked at again.
+    // Relaxed: a hint that a search misses stays raised, and a lowered one gets a second look.
     const uint64_t words = block.summary[hint].load(order::relaxed) & ~low_mask(first);
     if (words == 0) return nullptr;
     const unsigned w = lowest_bit(words);
@@ -103,8 +103,8 @@ void lower_folio(Descriptor& d, unsigned folio, Fullness fullness) {
   }
   // [hint] seq_cst: the second look; pairs with the change of the word before raise_folio.
   const uint64_t occupancy = d.occupancy(folio).load(order::seq_cst);
-  // Raised is what the word says now, not only what was lowered: a thread that stopped between its change of the word
-  // and its raise has hidden nothing then.
+  // Raises the class that the word has now, not only the one that was lowered: so nothing stays hidden where a thread
+  // stopped between its change of the word and its raise.
   const Fullness now = fullness_of(occupancy, d.valid(folio));
   if (now != kFull) raise_folio(d, folio, now);
 }

@@ -1,9 +1,9 @@
 // How often huge pages are asked for: seldom while they are slow to come.
 //
-// A huge page takes 0.1 to 0.3 ms, most of it for zeroing, and small pages in its place 0.5 ms. But where memory is
-// fragmented the kernel moves other pages out of the way first, and a virtual machine that gives free memory back to
-// its host waits for the host: 5 ms each were seen, 3.1 s in place of 0.65 for a burst of 1 GiB. So each one is timed,
-// and after one that took long there is a pause in proportion: slow ones take at most a 64th of the time.
+// A huge page takes 0.1 to 0.3 ms, most of it for zeroing; small pages in its place take 0.5 ms. But where memory is
+// fragmented, the kernel moves other pages out of the way first; and a virtual machine that gives free memory back to
+// its host waits for the host. (5 ms a page were seen: 3.1 s in place of 0.65 for a burst of 1 GiB.) So each page is
+// timed, and after a slow one there is a pause of 64 times as long: slow pages take at most a 64th of the time.
 //
 // Who may touch it: everybody, at any time.
 #pragma once
@@ -14,7 +14,7 @@ namespace folio {
 
 // Whether there is no pause now.
 bool huge_pages_due();
-// The next huge page took so many microseconds of a CPU (not of time, in which others had the CPU too).
+// A huge page took so many microseconds of CPU time (not of real time, in which other threads run too).
 void note_huge_page(uint64_t us);
 
 }  // namespace folio

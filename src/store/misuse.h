@@ -1,4 +1,4 @@
-// What is said of a misused address: one line each (os/report.h). Of guarded objects: insight/guards_report.cc.
+// Reports of misused addresses, one line each (os/report.h). Those of guarded objects are in insight/guards_report.cc.
 #pragma once
 
 #include "space/huge.h"

@@ -23,8 +23,8 @@ Descriptor* next_chunk(HintBlock** block, unsigned* slot) {
 Place place_of(const void* address) {
   auto* d = static_cast<Descriptor*>(descriptor_at(address));
   if (d == nullptr) return {nullptr, 0, nullptr, nullptr, false};
-  // What leads here and what is there must say the same; else the descriptor was overwritten, and nothing in it is
-  // used.
+  // The chunk table and the descriptor must agree on the bin, and the seal must hold; else the descriptor was
+  // overwritten, and nothing in it is used.
   if (index(d->bin) != chunk_code(address) || !d->sealed()) return {nullptr, 0, nullptr, nullptr, true};
   const BinInfo& info = d->info();
   const unsigned object = object_number(*d, address);

@@ -11,8 +11,7 @@ namespace folio {
 
 namespace {
 
-// A huge page is broken for an eighth of itself, not for a few pages: what it saves in misses of the TLB is lost with
-// them.
+// A tick breaks a huge page up only to purge an eighth of it or more: with the huge page its savings in TLB misses go.
 constexpr unsigned kBreakShift = 3;
 
 bool is_huge_page(const Descriptor& d) { return d.backing() == Backing::kHuge; }
@@ -172,12 +171,12 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   const bool breaks_up = one_page && which == PurgeWhich::kAged && worth_shift > kBreakShift;
   const unsigned worth = breaks_up ? kBreakShift : worth_shift;
   const bool spare = choice.count < least_worth(d, worth);
-  // Of a huge page, what lies before the first object and behind the last one is resident too.
+  // Also the pages before the first object and behind the last one, which are resident where a huge page brought them.
   if (choice.count != 0 || !one_page) add_outside(d, &choice);
-  // To give back a part of a huge page costs a split of it, and its page tables; the whole is one step for the kernel.
+  // A purge of a part of a huge page makes the kernel split it; a purge of the whole is one step. So it is one run.
   const unsigned run_most = one_page ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
   if (!spare && choice.count != 0) prepare_purge(d);
-  // Of a chunk that is worth a call all goes: else what is left of it would not be worth another one.
+  // From a chunk that is worth a call all chosen pages go: the rest would not be worth another call.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
   Batch batch(d, run_most, change);
   for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
@@ -194,10 +193,10 @@ size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned 
   lower_chunk(d, kDirty);
   bool refused;
   const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &refused);
-  // What the kernel refused, as it does for locked pages, does not raise the hint: it is tried again when something of
-  // the chunk is freed, or by retry_refused.
+  // Pages that the kernel refused to purge, as it does for locked ones, do not raise the hint: they are tried again
+  // after a free in the chunk, or by retry_refused.
   if (refused) {
-    d.block->home->refused.store(true, order::relaxed);  // relaxed: a hint, for who gives back all
+    d.block->home->refused.store(true, order::relaxed);  // relaxed: a hint, for retry_refused
   } else if (any_dirty(d)) {
     raise_chunk(d, kDirty);
   }

@@ -22,40 +22,38 @@ namespace folio {
 enum class PurgeWhich {
   kAged,  // what was dirty at the last tick
   kNow,   // all that is dirty now
-  kAll,   // and what was not marked so, as a thread may have stopped before it could
+  kAll,   // and free pages without a mark, since a thread may have stopped before it marked them
 };
 
-// Pages that are free here and there cost a system call each: too dear for the program's own calls, while they are few.
-// They go at a tick.
+// A worth_shift. Scattered free pages cost a system call each: the program's own calls leave them to a tick, unless a
+// chunk has a quarter of its pages to give.
 inline constexpr unsigned kWorthACall = 2;
 
-// A step purges up to about `most_bytes`, in calls of at most kPurgeRunBytes, of chunks that have at least a share of
-// 1 / 2^worth_shift of the pages that they have to give, looks at no more than so many chunks, as the program's calls
-// must not look at every chunk of a large heap, and marks as aged what it leaves there: so what a chunk has free goes
-// at the second visit. The next step of its round goes on where it ended; with `around` it goes on itself, behind the
-// last chunk with the first, up to where it came in. Any thread, any time.
+// A step of a walk over the chunks with dirty pages. It goes on where the last step of the same round ended, and marks
+// as aged the dirty pages that it leaves in a chunk: what is still free at the next visit goes then. Any thread, any
+// time.
 struct PurgeStep {
   PurgeWhich which;
-  size_t most_bytes;
-  unsigned worth_shift;
-  unsigned most_chunks;
-  bool around;
+  size_t most_bytes;     // about so many are purged, in calls of at most kPurgeRunBytes
+  unsigned worth_shift;  // skips chunks that would give less than 1 / 2^worth_shift of their resident pages
+  unsigned most_chunks;  // visited at most: the program's calls must not look at every chunk of a large heap
+  bool around;           // behind the last chunk goes on with the first, up to where the step began
 };
 struct PurgeStepDone {
   size_t purged;    // bytes
   bool complete;    // the last chunk was reached: the next step, unless around, starts another round
-  bool worthwhile;  // a chunk has its share to give the next time, unless it is used until then
+  bool worthwhile;  // some chunk has enough aged pages for the next visit, unless they are used until then
 };
 PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step);
-// One that looks at every chunk. Returns bytes given back.
+// A step that visits every chunk. Returns bytes purged.
 size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes);
 
-// Takes all of these objects, or none; false if one of them is taken.
+// Takes all of these objects, or none and returns false, if one of them is taken.
 bool claim_objects(Descriptor& d, Objects objects, PageChange& change);
-// Gives them back, and marks pages of which others were given meanwhile.
+// Gives claimed objects back, and marks their pages that are free now.
 void release_objects(Descriptor& d, Objects objects, PageChange& change);
 
-// Lets the next purge try again what the kernel refused, all of it.
+// Lets the next purge try all pages again that the kernel has refused to purge.
 void retry_refused(Store& store);
 
 // Marks everything that is free and resident as aged. Cheap: no system call.

@@ -81,9 +81,10 @@ bool is_free(Descriptor& d, unsigned page) { return is_free(d, ChunkPages(d), pa
 
 namespace {
 
-// Sets the marks of pages that looked free, and returns those that were not set, and whose pages are still there: a
-// purge clears the resident bits before the marks. A page that comes back meanwhile, as a huge page's do, has its mark
-// seen set by who brought it; so after one was cleared there is another look.
+// Sets the marks of pages that looked free. Returns the pages whose marks this call has set and that are still
+// resident: a purge clears the resident bits before the marks. A page may become resident again meanwhile, as a huge
+// page's do, and the thread that made it so then sees the mark set here. So after a mark was cleared the page is looked
+// at again.
 uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change) {
   uint64_t marked = 0;
   for (uint64_t gone = pages; gone != 0;) {
@@ -142,11 +143,11 @@ bool any_dirty(Descriptor& d) {
 
 namespace {
 
-// A page that comes by a fault of its own costs about twice as much as one of sixteen that come at once (measured). So
-// the pages from `page` on come together, as many as are a sixteenth of what lies below them in the chunk, all of which
-// was wanted before them. (A heap of 200 MiB without huge pages grows in 5 to 12 % less time.) Only of objects so
-// small that every use of one touches its page. Rejected: to ask the kernel whether the pages below are there
-// (mincore), which sandboxes answer by killing, and which cost 5 % of that time.
+// Touches pages ahead, by one system call: a page costs about twice as much by a fault of its own as together with
+// fifteen others (measured). The number of pages is a sixteenth of the pages below `page` in the chunk, which the
+// program has wanted before. (A heap of 200 MiB without huge pages grows in 5 to 12 % less time.) Only for objects so
+// small that every use of one touches its page. Rejected: to ask the kernel by mincore whether the pages below are
+// resident: sandboxes kill a process for it, and it cost 5 % of that time.
 constexpr unsigned kAheadShift = 4;
 constexpr size_t kAheadMost = size_t{64} << 10;
 constexpr size_t kAheadObjectMost = 1024;
@@ -157,7 +158,7 @@ void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
   const auto most = static_cast<unsigned>(kAheadMost >> shift);
   unsigned end = page + (below >> kAheadShift < most ? below >> kAheadShift : most);
   if (end > last) end = last;
-  // Up to the next one that is there. What somebody takes, or purges, meanwhile is as it was, or dirty once more.
+  // Up to the next resident page. Pages that others take or purge meanwhile stay right, or become dirty once more.
   unsigned next = page + 1;
   while (next < end && (resident_in(d, next / 64) & bit_of(next)) == 0) ++next;
   if (next <= page + 1 || commit_to(d, size_t{next} << shift) != Commit::kDone) return;
@@ -170,7 +171,7 @@ void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
 
 namespace {
 
-// Whether pages of which objects were taken are all there, and none has a mark.
+// Whether all these pages are resident and have no mark: then a take has nothing to change.
 bool all_in_use(Descriptor& d, Pages pages) {
   uint64_t change = 0;
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
@@ -219,8 +220,8 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
 
 namespace {
 
-// Objects `given` of a run of free ones were given back. Pages that only the run touches are free while it is, those at
-// either end of it may be. One look at the folio's word serves all but these.
+// Objects `given` of a run of free objects were given back. Pages that only the run touches are free as long as the run
+// is; pages at its ends may be. One look at the folio's word serves all pages but those at the ends.
 void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, uint64_t run, uint64_t given,
                 PageChange& change) {
   const unsigned before = folio * kFolioObjects;
@@ -244,8 +245,8 @@ void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, uint64_t
 
 }  // namespace
 
-// Of frees in random order few free a page: runs of free objects that are too short for one are dropped at once. Where
-// they do, a run at a time, not an object.
+// Few frees in random order free a page, so runs of free objects that are too short for a page are dropped first. The
+// others are marked by runs, not by objects.
 void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change) {
   const uint64_t free = in_long_runs(~left, objects_a_page(d.info())) & d.valid(folio);
   if ((given & free) == 0) return;
@@ -288,10 +289,10 @@ void make_huge(Descriptor& d) {
   // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
   Descriptor* const before = d.block->home->young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
-  // 100,000 instructions, beside the kernel's zeroing of 2 MiB. Rejected: to mark all, then unmark what is taken. It
-  // took a few thousand, and beside a purge left marks of pages that had gone.
+  // 100,000 instructions, beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the taken
+  // ones, a few thousand instructions: beside a purge it left marks on pages that were not resident.
   note_whole(d);
-  // It comes here, where its time can be taken, and not at the caller's first write.
+  // The page is touched here, where it can be timed, and not by the program's first write.
   const uint64_t began = os::cpu_us();
   if (os::populate(d.chunk(), os::page_bytes())) note_huge_page(os::cpu_us() - began);
 }

@@ -10,10 +10,9 @@
 //     give: clear the object's bit; look whether the page is free; set the mark; look again, and clear it if not.
 //     take: set the object's bit; clear the mark if it is seen set.
 //
-// "Look" against "seen" is a race on two words, as of hints (hints.h), and both sides are sequentially consistent: one
-// of them sees the other. So with nothing in flight the marks are exact. A thread that stops between its two steps
-// leaves a page unmarked, until somebody frees an object of it again, or a purge of everything looks; or marked, until
-// a purge finds out.
+// As with hints (hints.h), each side writes one word and then reads the other's, sequentially consistent: so one of
+// them sees the other, and with nothing in flight the marks are exact. A thread that stops between its two steps leaves
+// a page unmarked until an object of it is freed again or everything is purged, or marked until a purge finds it taken.
 //
 // Pages come by faults, one for each page, or several at once: by a touch ahead, or as a huge page. What comes so
 // before it is taken is dirty, as after a free.
@@ -94,18 +93,18 @@ struct PageChange {
   ~PageChange();
 };
 
-// Objects `mine` of a folio were taken.
+// The caller has taken objects `mine` of a folio.
 void note_taken(Descriptor& d, unsigned folio, uint64_t mine);
-// They were given back, and `left` of the folio is taken.
+// Objects `given` of a folio were given back; `left` is the folio's word without them.
 void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change);
 
-// No page, but the last, is touched by fewer objects.
+// No page is touched by fewer objects than this, but for the chunk's last one.
 inline unsigned objects_a_page(const BinInfo& info) {
   return static_cast<unsigned>((os::page_bytes() * info.multiplier) >> kDivisionShift);
 }
-// What tells that frees leave no page free, by a glance at their folio's word, and at its neighbours' where pages reach
-// from one folio into the next: so few objects in a row are free that no page can lie among them. (Without that half of
-// all frees in random order had a closer look, 60 instructions each.)
+// A quick test that frees leave no page free: too few objects in a row are free for a page to lie among them. Reads the
+// folio's word, and its neighbours' where pages reach from one folio into the next. (Without the test half of all frees
+// in random order took the exact one, 60 instructions each.)
 struct FreeRun {
   unsigned least;  // free objects in a row, without which no page is free but the chunk's last one
   bool nested;     // pages in folios, or folios in pages: what is beyond a word's ends does not matter
@@ -164,22 +163,21 @@ struct FreeRun {
 
 // Whether none of the pages of an object is there: it reads as zero.
 bool is_untouched(Descriptor& d, unsigned object);
-// Of the objects `some` of a folio, `want` at least whose pages are all there, the lowest first, or all of these.
+// Of the objects `some` of a folio, those whose pages are all resident: the lowest `want` of them, or more.
 uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want = kFolioObjects);
 
 bool is_free(Descriptor& d, unsigned page);
 bool any_dirty(Descriptor& d);  // after the chunk's dirty hint was lowered
 // Marks those of the pages that are resident and free, and raises the chunk's hint.
 void mark_dirty(Descriptor& d, Pages pages, PageChange& change);
-// Of a page that was found not to be free, unless it is by now.
+// Takes the dirty mark from a page that was found not to be free; sets it again if the page has become free since.
 void unmark_dirty(Descriptor& d, unsigned page, PageChange& change);
 
-// All of a chunk, which is committed, is to come as a huge page when it is touched, which is soon. It then stays one
-// until a part of it is purged; the advice goes when the bin wants the next one, or with that purge. If it stayed, each
-// such chunk would have a mapping of its own, and the kernel's collector of huge pages (khugepaged) would bring back
-// what is purged.
+// Makes a committed chunk a huge page: advises the kernel, and touches it. It stays one until a part of it is purged.
+// The advice is taken back when the bin makes its next huge page, or by that purge: with it each such chunk would keep
+// a mapping of its own, and khugepaged would bring back what is purged.
 void make_huge(Descriptor& d);
-// All pages of a chunk have come at once, beside those that were there.
+// All pages of a chunk have become resident at once: sets their bits, and marks those that are free.
 void note_whole(Descriptor& d);
 // Before anything of a chunk is purged.
 void prepare_purge(Descriptor& d);

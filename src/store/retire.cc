@@ -65,7 +65,7 @@ bool retire(Descriptor& d) {
   Descriptor* self = &d;
   // Relaxed: its advice goes with it. unseen: a store would leave another chunk its advice, which costs a mapping
   d.block->home->young.compare_exchange(self, nullptr, order::relaxed);
-  d.block->home->chunks.fetch_sub(1, order::relaxed);  // relaxed: about how many
+  d.block->home->chunks.sub(1);
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
   keep(d);
   return_chunk(chunk);
@@ -74,7 +74,8 @@ bool retire(Descriptor& d) {
 
 }  // namespace
 
-// The list as a whole, so that nobody meets a link that changes: who finds it empty meanwhile makes a new descriptor.
+// Takes the whole list and puts the rest back, so that no thread reads a link that changes. A thread that finds the
+// list empty meanwhile makes a new descriptor.
 Descriptor* take_retired(HintBlock& block, const char* chunk) {
   Atomic<Descriptor*>& list = list_of(block, window_slot(chunk));
   if (list.load(order::relaxed) == nullptr) return nullptr;  // relaxed: a glance

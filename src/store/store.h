@@ -1,8 +1,8 @@
-// A store: all that takes, gives and purges share of its chunks. Zero-filled it is a valid, empty one. Who takes names
-// the store; who gives need not, as the object's descriptor leads to the store that it came from.
+// A store: the state of all bins' chunks that takes, gives and purges share. Zero-filled it is a valid, empty store. A
+// take names the store; a give need not, as the object's descriptor leads to it.
 //
-// The process has one (process_store), which malloc, free and the caches use. Others are for tests, and for heaps to
-// come. All stores share address space, metadata, the chunk table and the counts of pages.
+// The process has one (process_store), which malloc, free and the caches use. Tests have others, and heaps to come may.
+// All stores share address space, metadata, the chunk table and the counts of pages.
 //
 // Who may touch it: everybody, as each field says.
 #pragma once
@@ -20,12 +20,12 @@ struct HintBlock;
 
 struct alignas(64) Bin {
   Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
-  Atomic<unsigned> chunks;    // that were opened
-  // Whose turn it is to have its hints repaired; null: the first one's.
+  Counter<unsigned> chunks;   // opened and not retired
+  // The chunk whose hints are repaired next; null: the first one.
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
   Atomic<bool> refused;       // the kernel has refused to purge something of it
-  Atomic<unsigned> watched;   // frees that were watched so far
+  Hint<unsigned> watched;     // frees that were watched so far; may miss some of simultaneous ones
   Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
 };
 
@@ -35,18 +35,18 @@ struct CollapsePlace {
   unsigned bin_before;  // the bin is the next one
   unsigned slot;
   uint64_t not_before;
-  unsigned in_vain;  // so often in a row
-  bool awaited;      // some were dense in this round, and may be so in the next
+  unsigned in_vain;  // how often in a row the kernel had no huge page to give
+  bool awaited;      // chunks were found dense in this round, and may be collapsed in the next
 };
 
-// Where a walk over the chunks goes on, so that none is always last (purge.h).
+// Where the next step of a walk over the chunks goes on, so that no chunk is always last (purge.h).
 struct PurgeRound {
   Atomic<uint64_t> at{0};  // bin and number of the last chunk that was done
 };
 
 struct Store {
   Bin bins[kBins];
-  Atomic<unsigned> watched;  // frees of all bins
+  Hint<unsigned> watched;  // frees of all bins that were watched
   PurgeRound purged_to;
   CollapsePlace collapse;
 

@@ -1,12 +1,11 @@
-// The watch: the first frees of a process, by bin and in all, go one by one straight to their folios, where what is
-// wrong shows at once and exactly. It costs the fast path nothing: the entry of a watched chunk in the chunk table is a
-// code whose cursors are always closed, so that each free there is a slow one, while mallocs pop from the bin's
-// magazines.
+// The watch: the first frees of a process, by bin and in all, go one by one straight to their folios, which show a
+// misuse at once and exactly. It costs the fast path nothing: in the chunk table a watched chunk has a code whose
+// cursors are always closed, so each free there is slow, while mallocs pop from the bin's magazines.
 //
-// A chunk that is opened while its bin is watched is. When the bin has had its share, the next free in such a chunk
-// makes its entry an ordinary one.
+// A chunk that is opened while its bin is watched, is watched. When the bin has had its share, the next free in such a
+// chunk makes its entry an ordinary one.
 //
-// Rejected: the first frees of each thread, which need a closed cursor, and so mallocs that are as slow.
+// Rejected: to watch the first frees of each thread. These need the bin's cursor closed, which makes mallocs slow too.
 //
 // Who may touch it: everybody; its counts are estimates.
 #pragma once

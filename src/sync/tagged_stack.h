@@ -57,7 +57,7 @@ class TaggedStack {
     return node_of(head);
   }
 
-  // The node on top a moment ago: for those who count. Relaxed: what they read of it is atomic, and an estimate.
+  // The node on top a moment ago, for statistics. Relaxed: all that they read of the node is atomic, and an estimate.
   Node* top() const { return node_of(head_.load(order::relaxed)); }
 
   // Whether it looked empty a moment ago.

@@ -7,10 +7,11 @@
 //
 // The body must touch only memory of the process: no system call, no other section. It runs at most once with effect.
 //
-// Rejected, as none showed in time beyond the noise (2 to 64 threads, without transactions): to copy outside of the
-// section what moves between magazines, which takes two sections in place of one; to fetch the lines of the body before
-// it; the count of busy tries on a line of its own; eight pauses before a busy section is given up, with which fewer
-// tries find it busy (of 32 threads 10 % in place of 39), and no program is faster (docs/decisions.md).
+// Rejected, as no gain in time exceeded the noise (2 to 64 threads, without transactions; docs/decisions.md):
+//   - to copy objects between magazines outside of the section, which takes two sections in place of one;
+//   - to prefetch the lines of the body before it;
+//   - the count of busy tries on a line of its own;
+//   - eight pauses before a busy section is given up: with 32 threads 10 % of the tries find it busy in place of 39.
 //
 // A thread that stops inside holds the flag for ever: others find it busy for ever, and do without this cache.
 #pragma once

@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -88,8 +87,54 @@ std::atomic<unsigned> ticks;
   for (auto &[object, size] : live) free(object);
 }
 
-void loop(const std::atomic<bool> &stop, const std::function<void()> &step) {
-  while (!stop) step();
+// What the threads of EverythingAtOnce have done so far, each by one step over and over.
+struct Done {
+  std::atomic<bool> stop{false}, good{true};
+  std::atomic<unsigned> loads{0}, children{0}, ended{0}, traces{0};
+
+  bool all() const { return ticks > 100 && loads > 0 && children > 0 && ended > 0 && traces > 0; }
+};
+
+void load_libraries(Done &done) {
+  void *const library = dlopen("libpthread.so.0", RTLD_NOW);
+  void *const other = dlmopen(LM_ID_BASE, "libresolv.so.2", RTLD_NOW);
+  if (library != nullptr) dlclose(library);
+  if (other != nullptr && dlclose(other) == 0) done.loads++;
+}
+
+void end_a_thread(Done &done) {
+  std::thread([&] {
+    std::vector<std::string> strings(20, std::string(300, 'x'));
+    done.ended += strings[7].size() == 300 ? 1 : 0;
+  }).join();
+}
+
+void trace_back(Done &done) {
+  void *frames[32];
+  char **const names = backtrace_symbols(frames, backtrace(frames, 32));
+  done.traces += names != nullptr ? 1 : 0;
+  free(names);
+}
+
+void have_a_child(Done &done) {
+  // A fork that is interrupted begins anew: of signals this fast it would never come to its end.
+  sigset_t alarm, old;
+  sigemptyset(&alarm);
+  sigaddset(&alarm, SIGALRM);
+  pthread_sigmask(SIG_BLOCK, &alarm, &old);
+  const pid_t child = fork();
+  if (child != 0) pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  if (child == 0) {
+    std::atomic<bool> now{false}, fine{true};
+    std::thread late([&] { churn(9, now, fine); });
+    usleep(2000);
+    now = true;
+    late.join();
+    _exit(fine ? 0 : 1);
+  }
+  int status = -1;
+  if (waitpid(child, &status, 0) != child || status != 0) done.good = false;
+  done.children++;
 }
 
 TEST(Profile, EverythingAtOnce) {
@@ -102,78 +147,34 @@ TEST(Profile, EverythingAtOnce) {
   const uint64_t before = profile().made();
   ASSERT_TRUE(folio_profile_start(4000));
 
-  std::atomic<bool> stop{false}, good{true};
-  std::atomic<unsigned> loads{0}, children{0}, ended{0}, traces{0};
+  Done done;
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < 3; t++) threads.emplace_back([&, t] { churn(t, stop, good); });
-  threads.emplace_back([&] {
-    loop(stop, [&] {
-      void *const library = dlopen("libpthread.so.0", RTLD_NOW);
-      void *const other = dlmopen(LM_ID_BASE, "libresolv.so.2", RTLD_NOW);
-      if (library != nullptr) dlclose(library);
-      if (other != nullptr && dlclose(other) == 0) loads++;
+  for (unsigned t = 0; t < 3; t++) threads.emplace_back([&, t] { churn(t, done.stop, done.good); });
+  for (void (*const step)(Done &) : {load_libraries, end_a_thread, trace_back, have_a_child}) {
+    threads.emplace_back([&done, step] {
+      while (!done.stop) step(done);
     });
-  });
-  threads.emplace_back([&] {
-    loop(stop, [&] {
-      std::thread([&] {
-        std::vector<std::string> strings(20, std::string(300, 'x'));
-        ended += strings[7].size() == 300 ? 1 : 0;
-      }).join();
-    });
-  });
-  threads.emplace_back([&] {
-    loop(stop, [&] {
-      void *frames[32];
-      char **const names = backtrace_symbols(frames, backtrace(frames, 32));
-      traces += names != nullptr ? 1 : 0;
-      free(names);
-    });
-  });
-  threads.emplace_back([&] {
-    loop(stop, [&] {
-      // A fork that is interrupted begins anew: of signals this fast it would never come to its end.
-      sigset_t alarm, old;
-      sigemptyset(&alarm);
-      sigaddset(&alarm, SIGALRM);
-      pthread_sigmask(SIG_BLOCK, &alarm, &old);
-      const pid_t child = fork();
-      if (child != 0) pthread_sigmask(SIG_SETMASK, &old, nullptr);
-      if (child == 0) {
-        std::atomic<bool> now{false}, fine{true};
-        std::thread late([&] { churn(9, now, fine); });
-        usleep(2000);
-        now = true;
-        late.join();
-        _exit(fine ? 0 : 1);
-      }
-      int status = -1;
-      if (waitpid(child, &status, 0) != child || status != 0) good = false;
-      children++;
-    });
-  });
+  }
 
   itimerval timer = {{0, 50}, {0, 50}};
   ASSERT_EQ(setitimer(ITIMER_REAL, &timer, nullptr), 0);
   const auto begin = std::chrono::steady_clock::now();
   const auto passed = [&] { return std::chrono::steady_clock::now() - begin; };
   // Until all of it happened, too: on a busy machine that takes longer.
-  const auto happened = [&] { return ticks > 100 && loads > 0 && children > 0 && ended > 0 && traces > 0; };
-  while (good && passed() < std::chrono::seconds(120) && (passed() < std::chrono::seconds(seconds) || !happened())) {
-    usleep(50000);
-  }
+  const auto goes_on = [&] { return passed() < std::chrono::seconds(seconds) || !done.all(); };
+  while (done.good && passed() < std::chrono::seconds(120) && goes_on()) usleep(50000);
   timer = {};
   ASSERT_EQ(setitimer(ITIMER_REAL, &timer, nullptr), 0);
-  stop = true;
+  done.stop = true;
   for (std::thread &thread : threads) thread.join();
   ASSERT_TRUE(folio_profile_stop());
-  EXPECT_TRUE(good);
-  EXPECT_TRUE(happened());
+  EXPECT_TRUE(done.good);
+  EXPECT_TRUE(done.all());
   const uint64_t samples = profile().made() - before;
   EXPECT_GT(samples, 100u);
   printf("%llu samples, %u signals, %u libraries, %u children, %u threads, %u traces\n",
-         static_cast<unsigned long long>(samples), ticks.load(), loads.load(), children.load(), ended.load(),
-         traces.load());
+         static_cast<unsigned long long>(samples), ticks.load(), done.loads.load(), done.children.load(),
+         done.ended.load(), done.traces.load());
 }
 
 }  // namespace

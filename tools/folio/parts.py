@@ -5,7 +5,7 @@ own code and data, or something that is not Folio's. A page of a chunk is split 
 
     live         bytes of objects that the program holds
     cached       bytes of free objects in a magazine: of a thread, a CPU, or the depot
-    dirty        the page could go: no object of its purge unit (of objects of a page and more: on it) is taken
+    dirty        the page could go: no object that touches it is taken
     padding      as dirty, but Folio never touched it: the kernel gave it with a larger page
     fragmented   the rest: free, on a page that a taken neighbour keeps
 

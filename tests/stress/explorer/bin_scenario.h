@@ -213,7 +213,7 @@ class BinScenario {
         });
         break;
       case Act::kMany:
-        folio::process_store.bins[folio::index(bin_)].chunks.fetch_add(8, folio::order::relaxed);
+        folio::process_store.bins[folio::index(bin_)].chunks.add(8);
         break;
       case Act::kTick:
         folio::purge_bins(folio::process_store, folio::PurgeWhich::kAged, ~size_t{0});

@@ -415,67 +415,84 @@ TEST(ExplorerRaces, AtomicAndPlain) {
 
 // ---- Reduction ----
 
+constexpr unsigned kRandomThreads = 3, kRandomSteps = 3;
+
+struct RandomStep {
+  Atomic<uint64_t>* word;
+  unsigned kind;
+  int strength;
+  uint64_t value;
+
+  // Returns what it read; 0 for a store.
+  uint64_t run() const {
+    const bool strict = strength == order::seq_cst, weak = strength == order::relaxed;
+    const int on_load = strict || weak ? strength : order::acquire;
+    const int on_store = strict || weak ? strength : order::release;
+    uint64_t read = 0;
+    if (kind == 0) read = word->load(on_load);
+    if (kind == 1) word->store(value, on_store);
+    if (kind == 2) read = word->exchange(value, strength);
+    if (kind == 3) word->compare_exchange(read, value, strength);
+    return read;
+  }
+};
+using RandomProgram = std::vector<std::vector<RandomStep>>;  // by thread
+
+RandomProgram make_program(unsigned seed) {
+  std::mt19937 random(seed);
+  RandomProgram program(kRandomThreads);
+  uint64_t value = 1;
+  for (auto& steps : program) {
+    for (unsigned i = 0; i < kRandomSteps; ++i) {
+      Atomic<uint64_t>* const words[] = {&x, &y, &z};
+      const int strengths[] = {order::relaxed, order::acq_rel, order::seq_cst};
+      steps.push_back({words[random() % 3], static_cast<unsigned>(random() % 4), strengths[random() % 3], value++});
+    }
+  }
+  return program;
+}
+
+// All outcomes that the search finds, each once: what the steps have read, and what the words hold at the end.
+std::vector<std::vector<uint64_t>> outcomes_of(const RandomProgram& program, bool reduce) {
+  static uint64_t read[kRandomThreads][kRandomSteps];
+  static std::vector<std::vector<uint64_t>> outcomes;
+  outcomes.clear();
+  Plan plan;
+  for (unsigned t = 0; t < kRandomThreads; ++t) {
+    plan.threads.push_back([&program, t] {
+      for (unsigned i = 0; i < kRandomSteps; ++i) {
+        read[t][i] = 0;
+        read[t][i] = program[t][i].run();
+      }
+    });
+  }
+  plan.reset = [] {
+    for (auto* word : {&x, &y, &z}) word->store(0, order::relaxed);
+  };
+  plan.verdict = [] {
+    std::vector<uint64_t> all;
+    for (auto& thread : read) all.insert(all.end(), thread, thread + kRandomSteps);
+    for (auto* word : {&x, &y, &z}) all.push_back(word->load(order::relaxed));
+    outcomes.push_back(all);
+    return std::string();
+  };
+  const Limits limits = {
+      .preemptions = 2, .stale = 1, .executions = ~uint64_t{0}, .random = 0, .deepens = false, .reduce = reduce};
+  Machine machine;
+  EXPECT_EQ(explore(machine, plan, limits).failure, "");
+  std::sort(outcomes.begin(), outcomes.end());
+  outcomes.erase(std::unique(outcomes.begin(), outcomes.end()), outcomes.end());
+  return outcomes;
+}
+
 // What is left out has an equal that is run: the outcomes are those of a search that leaves nothing out.
 TEST(ExplorerReduction, LosesNoOutcome) {
-  static std::vector<std::vector<uint64_t>> outcomes;
-  constexpr unsigned kPrograms = 300, kSteps = 3;
+  constexpr unsigned kPrograms = 300;
   unsigned several = 0;
   for (unsigned seed = 1; seed <= kPrograms; ++seed) {
-    std::mt19937 random(seed);
-    struct Step {
-      Atomic<uint64_t>* word;
-      unsigned kind;
-      int strength;
-      uint64_t value;
-    };
-    std::vector<std::vector<Step>> programs(3);
-    uint64_t value = 1;
-    for (auto& program : programs) {
-      for (unsigned i = 0; i < kSteps; ++i) {
-        Atomic<uint64_t>* const words[] = {&x, &y, &z};
-        const int strengths[] = {order::relaxed, order::acq_rel, order::seq_cst};
-        program.push_back({words[random() % 3], static_cast<unsigned>(random() % 4), strengths[random() % 3], value++});
-      }
-    }
-    static uint64_t read[3][kSteps];
-    Machine machine;
-    Plan plan;
-    for (unsigned t = 0; t < programs.size(); ++t) {
-      plan.threads.push_back([&programs, t] {
-        for (unsigned i = 0; i < kSteps; ++i) {
-          const Step& s = programs[t][i];
-          const bool strict = s.strength == order::seq_cst, weak = s.strength == order::relaxed;
-          const int on_load = strict || weak ? s.strength : order::acquire;
-          const int on_store = strict || weak ? s.strength : order::release;
-          read[t][i] = 0;
-          if (s.kind == 0) read[t][i] = s.word->load(on_load);
-          if (s.kind == 1) s.word->store(s.value, on_store);
-          if (s.kind == 2) read[t][i] = s.word->exchange(s.value, s.strength);
-          if (s.kind == 3) s.word->compare_exchange(read[t][i], s.value, s.strength);
-        }
-      });
-    }
-    plan.reset = [] {
-      for (auto* word : {&x, &y, &z}) word->store(0, order::relaxed);
-    };
-    plan.verdict = [] {
-      std::vector<uint64_t> all;
-      for (auto& thread : read) all.insert(all.end(), thread, thread + kSteps);
-      for (auto* word : {&x, &y, &z}) all.push_back(word->load(order::relaxed));
-      outcomes.push_back(all);
-      return std::string();
-    };
-    const auto collect = [&](bool reduce) {
-      outcomes.clear();
-      const Limits limits = {
-          .preemptions = 2, .stale = 1, .executions = ~uint64_t{0}, .random = 0, .deepens = false, .reduce = reduce};
-      EXPECT_EQ(explore(machine, plan, limits).failure, "");
-      std::sort(outcomes.begin(), outcomes.end());
-      outcomes.erase(std::unique(outcomes.begin(), outcomes.end()), outcomes.end());
-      return outcomes;
-    };
-    const auto all = collect(false);
-    ASSERT_EQ(collect(true), all) << "program " << seed;
+    const RandomProgram program = make_program(seed);
+    const auto all = outcomes_of(program, false);
+    ASSERT_EQ(outcomes_of(program, true), all) << "program " << seed;
     several += all.size() > 20 ? 1 : 0;
   }
   EXPECT_GT(several, kPrograms / 2);

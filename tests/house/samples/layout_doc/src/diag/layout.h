@@ -1,0 +1,1 @@
+inline constexpr unsigned kLayoutVersion = 7;
