@@ -157,18 +157,17 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 }
 
 // What a list that has just grown has too much: a bundle, or null. With other threads there, all of it, for the depot.
-// What one thread alone has goes to the folios: the older half, and not before it is kBundleBytes, unless it lies
-// scattered. (Trees of 500 to 30,000 nodes, built and freed by turns: 0.63 of the time.)
+// What one thread alone has goes to the folios: the older half, up to kAtOnce objects, and not before it is kBundleBytes
+// or kAloneMost objects, unless it keeps many pages. (Trees of 500 to 30,000 nodes, built and freed by turns: 0.63 of the time.)
 Magazine* remove_excess(CpuCache& cache, BinId bin, int64_t* bytes) {
+  constexpr unsigned kAloneMost = 16384, kMagazinesMost = 200, kAtOnce = 4096;
   const CpuList& list = cache.lists[index(bin)];
   const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
-  const bool over = cache.bytes > small_budget();
+  const bool over = cache.bytes > small_budget() || objects > kAloneMost || list.magazines > kMagazinesMost;
   if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
-  Magazine* const first = list.top();
-  const bool few = first->count() < kWholeLeast && first->next() != nullptr;  // too few to say
-  if (depot_is_shared() || scattered(bin, few ? first->next() : first)) return remove_behind(cache, bin, 0, bytes);
+  if (depot_is_shared() || pins_pages(list.top(), objects)) return remove_behind(cache, bin, 0, bytes);
   if (objects * uint64_t{info_of(bin).size} <= kBundleBytes && !over) return nullptr;
-  return remove_behind(cache, bin, objects / 2, bytes);
+  return remove_behind(cache, bin, objects - (objects / 2 < kAtOnce ? objects / 2 : kAtOnce), bytes);
 }
 
 // Returns what is to be flushed to the depot now, or 0.

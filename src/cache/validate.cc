@@ -131,27 +131,44 @@ namespace {
 constexpr uint32_t kOrderedMost = 512;
 constexpr uintptr_t kFar = kPageBytesLeast;            // of neighbours in a magazine
 constexpr uintptr_t kWideSpan = uintptr_t{256} << 10;  // of all: what is nearer stays in a level-2 cache anyhow
-constexpr unsigned kCheckEvery = 3;
+
+constexpr uint64_t kPinnedMost = uint64_t{1} << 20;
+
+// Compares some pairs of neighbours, 3 and 4 apart by turns so that groups of 2 to 6 show: 2 instructions an object.
+struct Spread {
+  unsigned far = 0, checked = 0;
+  uintptr_t least = ~uintptr_t{0}, most = 0;
+
+  void add(Magazine* magazine) {
+    const Slot* const top = magazine->top();
+    const unsigned count = magazine->count();
+    for (unsigned i = 1; i < count; i += 3 + checked % 2, ++checked) {
+      const auto before = reinterpret_cast<uintptr_t>(top[i - 1]), at = reinterpret_cast<uintptr_t>(top[i]);
+      far += at - before + kFar > 2 * kFar;
+      least = at < least ? at : least;
+      most = at > most ? at : most;
+    }
+  }
+};
 
 }  // namespace
 
-// Compares one pair of neighbours in three: 2 instructions an object.
 // Rejected in place of the least span of the magazine:
 //   - a least number of chunks of the bin: a list in a heap of less than 2 MiB still took 7 times a fresh one's time;
 //   - no bound at all: servers of small heaps (Larson's, 2 and 16 threads) lost 3 to 4 %.
 bool scattered(BinId bin, Magazine* magazine) {
   if (info_of(bin).size > kOrderedMost) return false;
-  const Slot* const top = magazine->top();
-  const unsigned count = magazine->count();
-  unsigned far = 0, checked = 0;
-  uintptr_t least = ~uintptr_t{0}, most = 0;
-  for (unsigned i = 1; i < count; i += kCheckEvery, ++checked) {
-    const auto before = reinterpret_cast<uintptr_t>(top[i - 1]), at = reinterpret_cast<uintptr_t>(top[i]);
-    far += at - before + kFar > 2 * kFar;
-    least = at < least ? at : least;
-    most = at > most ? at : most;
-  }
-  return 2 * far > checked && most - least >= kWideSpan;
+  Spread spread;
+  spread.add(magazine);
+  return 2 * spread.far > spread.checked && spread.most - spread.least >= kWideSpan;
+}
+
+bool pins_pages(Magazine* list, unsigned objects) {
+  Spread spread;
+  spread.add(list);
+  if (list->next() != nullptr) spread.add(list->next());
+  return spread.most - spread.least > kPinnedMost &&
+         uint64_t{spread.far} * objects * kPageBytesLeast > kPinnedMost * spread.checked;
 }
 
 }  // namespace folio

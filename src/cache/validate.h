@@ -19,4 +19,8 @@ void validate(BinId bin, Magazine* magazine, bool thorough, const char* function
 // node in place of 1.7.) False for objects above 512 bytes.
 bool scattered(BinId bin, Magazine* magazine);
 
+// Whether a list of `objects` objects may keep more than 1 MiB of pages from being purged, judged by its first two
+// magazines. (Judged as scattered() does, objects of 16 bytes that are freed in pairs in random order kept 20 MiB.)
+bool pins_pages(Magazine* list, unsigned objects);
+
 }  // namespace folio

@@ -261,7 +261,7 @@ void call_if_asleep() {
 bool drain_what_pins() {
   const int64_t live = live_resident();
   const auto huge = static_cast<int64_t>(huge_live_bytes());
-  if (live + huge > recent_live() / 4 || live > drained_at.get() / 2) return false;
+  if (live > (recent_live() - huge) / 4 || live > drained_at.get() / 2) return false;
   if (static_cast<int64_t>(cpu_caches_pin()) <= live / 2) return false;
   drained_at.set(live);
   cpu_caches_spare(true);

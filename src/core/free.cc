@@ -8,6 +8,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/thread_caches.h"
+#include "config/options.h"
 #include "core/clock.h"
 #include "core/lifecycle.h"
 #include "core/seam.h"
@@ -45,7 +46,8 @@ void release_watched(void* object, BinId bin, const char* function) {
   if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);
   give_object(bin, object, function);
   watch_free(process_store, bin, object);
-  clock_after_light_call();
+  // Without decay its pages go at once.
+  options.decay == 0 ? clock_after_slow_call() : clock_after_light_call();
 }
 
 void release_guarded(void* object, const char* function) {

@@ -56,6 +56,21 @@ Pages next_run(const Choice& choice, unsigned from, unsigned most) {
   return {first, end < first + most ? end : first + most};
 }
 
+bool comes_huge(const Descriptor& d) {
+  const Backing backing = d.backing();
+  return backing == Backing::kHugeWanted || backing == Backing::kHugePurged || backing == Backing::kHuge;
+}
+
+// If all pages of the chunk that are there were chosen, adds the others: the kernel drops its table of small pages only
+// with all that it covers at once (Linux 6.14), and brings no huge page before.
+bool complete(Descriptor& d, Choice* choice) {
+  for (unsigned w = 0; w < kPageWords; ++w) {
+    if ((d.resident(w).load(order::relaxed) & ~choice->words[w]) != 0) return false;  // relaxed: the claim decides
+  }
+  visit_words_of(Pages{0, ChunkPages(d).count()}, [&](unsigned w, uint64_t mask) { choice->words[w] |= mask; });
+  return true;
+}
+
 void add_outside(Descriptor& d, Choice* choice) {
   const ChunkPages chunk(d);
   const auto add = [&](unsigned w, uint64_t mask) {
@@ -135,12 +150,13 @@ class Batch {
       d_.aged(w).fetch_and(~mask, order::relaxed);
       if (!gone) return;
       // relaxed: as above
-      change_.resident -= static_cast<int>(popcount(d_.resident(w).fetch_and(~mask, order::relaxed) & mask));
+      const unsigned there = popcount(d_.resident(w).fetch_and(~mask, order::relaxed) & mask);
+      change_.resident -= static_cast<int>(there);
+      purged_ += there;
       // [page] release: after the resident bits; pairs with set_marks.
       change_.dirty -= static_cast<int>(popcount(d_.dirty(w).fetch_and(~mask, order::release) & mask));
     });
     release_objects(d_, run.objects, change_);
-    if (gone) purged_ += run.pages.count();
   }
 
   Descriptor& d_;
@@ -174,7 +190,8 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   // Also the pages before the first object and behind the last one, which are resident where a huge page brought them.
   if (choice.count != 0 || !one_page) add_outside(d, &choice);
   // A purge of a part of a huge page makes the kernel split it; a purge of the whole is one step. So it is one run.
-  const unsigned run_most = one_page ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
+  const bool whole = choice.count != 0 && comes_huge(d) && complete(d, &choice);
+  const unsigned run_most = one_page || whole ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
   if (!spare && choice.count != 0) prepare_purge(d);
   // From a chunk that is worth a call all chosen pages go: the rest would not be worth another call.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;

@@ -173,7 +173,7 @@ TEST_F(CpuCacheOfOneThread, KeepsMoreThanABundleAndThenTheNewerHalf) {
 // Also where the newest magazine has one object, which says nothing of order.
 TEST_F(CpuCacheOfOneThread, WhatLiesScatteredGoesAtABundle) {
   // Each object far from the one before it in its magazine.
-  constexpr unsigned kStride = 256, kMagazines = kBundleMost + 1;
+  constexpr unsigned kStride = 512, kMagazines = kBundleMost + 1;
   for (const unsigned in_last : {kMagazineUsual, 1u}) {
     std::vector<void*> rest = take_many(bin, kStride * kMagazineUsual);
     for (unsigned m = 0; m < kMagazines; ++m) {

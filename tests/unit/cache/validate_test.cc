@@ -180,15 +180,33 @@ TEST_F(Validate, OneObjectAndNothingElse) {
 // ---- Order; only addresses are looked at ----
 
 template <class Place>
-bool scattered_at(BinId bin, unsigned n, Place&& place) {
+Magazine* magazine_at(unsigned n, Place&& place) {
   Magazine* const magazine = empty_magazine();
   magazine->format(62);
+  magazine->set_next(nullptr);
   for (unsigned i = 0; i < n; ++i) {
     *magazine->slot(62 - n + i) = reinterpret_cast<void*>((uintptr_t{1} << 40) + place(i));
   }
   magazine->park(magazine->slot(62 - n));
+  return magazine;
+}
+
+template <class Place>
+bool scattered_at(BinId bin, unsigned n, Place&& place) {
+  Magazine* const magazine = magazine_at(n, place);
   const bool result = scattered(bin, magazine);
   magazines_put(magazine);
+  return result;
+}
+
+// Of a list of `objects`, of which the first magazine has `n` and the second is full.
+template <class Place>
+bool pins_at(unsigned objects, unsigned n, Place&& place) {
+  Magazine *const magazine = magazine_at(n, place), *const next = magazine_at(62, place);
+  magazine->set_next(next);
+  const bool result = pins_pages(magazine, objects);
+  magazines_put(magazine);
+  magazines_put(next);
   return result;
 }
 
@@ -224,6 +242,19 @@ TEST(Order, LittleThatIsFarApartIsNot) {
   };
   EXPECT_FALSE(with_far(5)) << "two pairs in five";
   EXPECT_TRUE(with_far(2)) << "all";
+}
+
+// By how many pages a list may keep, whatever the size of the groups in which its objects lie.
+TEST(Order, ManyObjectsInDisorderPinPages) {
+  for (unsigned group = 1; group <= 6; ++group) {
+    const auto place = [&](unsigned i) { return i / group * 37 % 62 * 16 * kPage + i % group * 16; };
+    for (const unsigned n : {1u, 30u, 62u}) {
+      EXPECT_TRUE(pins_at(6000, n, place)) << n << " in groups of " << group;
+      EXPECT_FALSE(pins_at(30, n, place)) << "few";
+    }
+  }
+  EXPECT_FALSE(pins_at(16000, 62, [](unsigned i) { return i * 16; })) << "in order";
+  EXPECT_FALSE(pins_at(16000, 62, in_disorder(kPage))) << "within a MiB";
 }
 
 // A heap so small that a level-2 cache holds it; and larger objects.

@@ -95,6 +95,23 @@ TEST_F(Watch, EndsWhenAllTogetherHaveHadTheirs) {
   EXPECT_FALSE(watch_wanted(process_store, aligned_bin(4096, 4096)));
 }
 
+TEST_F(Watch, WithoutDecayPagesGoInTheCallThatFrees) {
+  options.decay = 0;
+  for (const size_t size : {size_t{5000}, size_t{30000}}) {
+    std::vector<void*> objects;
+    for (unsigned i = 0; i < 20; ++i) {
+      objects.push_back(alloc(size));
+      fill(objects.back(), size, 1);
+    }
+    const PageDelta delta;
+    for (void* object : objects) {
+      ASSERT_TRUE(is_watched(object));
+      free_object(object);
+      EXPECT_EQ(page_counts.dirty.get(), 0) << size;
+    }
+  }
+}
+
 TEST_F(Watch, OffByTheOption) {
   options.watch = 0;
   free_object(alloc(64));

@@ -401,6 +401,49 @@ TEST(Residency, AHugePageThatComesBackCountsAsAWhole) {
   });
 }
 
+// Where a page of the chunk is there, small ones come in place of a huge one.
+TEST(Residency, WhereNoHugePageComesWhatIsCountedIsThere) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    const std::vector<void*> objects = take_chunks(bin, 5);  // the last one has huge pages
+    Descriptor& last = *place_of(objects.back()).descriptor;
+    if (!is_huge(last)) return;  // the kernel has none
+    give(bin, {objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end()});
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    memset(last.chunk() + kChunkBytes / 2, 0, 8);
+    void* object = nullptr;
+    ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
+    EXPECT_EQ(chunk_start(object), last.chunk());
+    EXPECT_EQ(marked_pages(last), ChunkPages(last).count());
+    EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), ChunkPages(last).count());
+  });
+}
+
+// With small pages, which came in a pause, the kernel has a table of them, until all that it covers goes at once.
+TEST(Residency, AChunkThatShallBeHugeGoesAsAWhole) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    note_huge_page(60'000'000);  // a pause
+    const std::vector<void*> objects = take_chunks(bin, 5);
+    Descriptor& last = *place_of(objects.back()).descriptor;
+    ASSERT_FALSE(is_huge(last));
+    note_huge_page(0);
+    const PageDelta delta;
+    std::vector<void*> given(objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end());
+    std::sort(given.begin(), given.end());
+    const auto middle = given.begin() + static_cast<ptrdiff_t>(given.size() / 2);
+    give(bin, {given.begin(), middle});
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    EXPECT_GT(delta.calls(), 3u) << "a part in steps";
+    const PageDelta rest;
+    give(bin, {middle, given.end()});
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(rest.calls(), 1u);
+    EXPECT_EQ(marked_pages(last), 0u);
+    EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 0u);
+  });
+}
+
 TEST(Residency, NothingComesBeforeItIsNeededWhereMemoryIsTight) {
   EXPECT_IN_FRESH_HEAP([] {
     memory_room.tight.set(true);
