@@ -289,8 +289,8 @@ void make_huge(Descriptor& d) {
   // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
   Descriptor* const before = d.block->home->young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
-  // All of it is touched here, where it can be timed, and not by the program's first write. Where the kernel has no huge
-  // page, or still has a table of small ones for the chunk, small ones come, and what is counted is there all the same.
+  // All of it is touched here, where it can be timed, and not by the program's first write. Where the kernel has no
+  // huge page, or still a table of small ones for the chunk, small ones come: what is counted is there all the same.
   const uint64_t began = os::cpu_us();
   if (os::populate(d.chunk(), kChunkBytes)) note_huge_page(os::cpu_us() - began);
   // 100,000 instructions, beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the taken
