@@ -228,6 +228,10 @@ class TestRoots:
         assert roots.dead_parts([stack], [Thread(1, pointer)], limit) == []
         two = [Thread(1, pointer), Thread(2, pointer - 4096)]
         assert roots.dead_parts([guard, stack], two, limit) == []
+        of_housekeeper = mapping(guard.end, guard.end + roots.HOUSEKEEPERS_STACK)
+        sleeping = of_housekeeper.end - 1000
+        dead = (of_housekeeper.start, sleeping - 128)
+        assert roots.dead_parts([guard, of_housekeeper], [Thread(1, sleeping)], limit) == [dead]
         main = mapping(0x7000, 0x9000, name="[stack]")
         assert roots.dead_parts([main], [Thread(1, 0x8800)], limit) == [(0x7000, 0x8780)]
         assert roots.dead_parts([main], [Thread(1, 0x7010)], limit) == [(0x7000, 0x7000)]

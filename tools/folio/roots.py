@@ -23,6 +23,7 @@ from folio.source import Mapping, Source
 
 RED_ZONE = 128  # bytes below the stack pointer that a function may use (x86-64)
 GUARD_MOST = 1 << 16
+HOUSEKEEPERS_STACK = 256 << 10  # src/os/linux_threads.cc
 NOT_SEEN = 6  # registers that calls preserve: rbx, rbp, r12 to r15
 
 
@@ -82,7 +83,8 @@ def stack_limit(process: Source) -> int:
 
 def dead_parts(mappings: list[Mapping], threads: list[Thread], limit: int) -> list[tuple[int, int]]:
     """(start, end) below the stack pointers: of the main thread, and of threads on stacks as the libc makes them, which
-    begin with a guard and have, with it, the length of the limit."""
+    begin with a guard and have, with it, the length of the limit, or without it that of the housekeeper's, whose ended
+    calls left addresses of pages that they purged."""
     found = []
     for i, mapping in enumerate(mappings):
         inside = [thread.stack for thread in threads if mapping.start <= thread.stack < mapping.end]
@@ -92,7 +94,8 @@ def dead_parts(mappings: list[Mapping], threads: list[Thread], limit: int) -> li
         alone = mapping.name == "[stack]"
         if guard and guard.flags.startswith("---p") and guard.end == mapping.start and not mapping.name:
             small = guard.end - guard.start <= GUARD_MOST
-            alone = small and inside[0] < guard.start + limit and mapping.end >= guard.start + limit
+            libcs = inside[0] < guard.start + limit and mapping.end >= guard.start + limit
+            alone = small and (libcs or mapping.end - mapping.start == HOUSEKEEPERS_STACK)
         if alone:
             found.append((mapping.start, max(mapping.start, (inside[0] - RED_ZONE) & ~7)))
     return found
