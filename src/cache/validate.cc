@@ -168,7 +168,7 @@ bool pins_pages(Magazine* list, unsigned objects) {
   spread.add(list);
   if (list->next() != nullptr) spread.add(list->next());
   return spread.most - spread.least > kPinnedMost &&
-         uint64_t{spread.far} * objects * kPageBytesLeast > kPinnedMost * spread.checked;
+         uint64_t{spread.far} * objects * os::page_bytes() > kPinnedMost * spread.checked;
 }
 
 }  // namespace folio

@@ -202,6 +202,7 @@ bool open_chunk(Store& store, BinId bin) {
   if (renewed) {
     PageChange change;
     release_objects(*d, {0, d->info().objects}, change);
+    raise_chunk(*d, kPartlyFull);  // folios of the one before may have left theirs, and who sees one set raises no more
   }
   raise_new_chunk(*d);
   return true;
@@ -378,7 +379,7 @@ FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descri
 struct SeenChunks {
   static constexpr unsigned kPlaces = 8;
   const char* chunk[kPlaces] = {};
-  Descriptor* descriptor[kPlaces];
+  Descriptor* descriptor[kPlaces] = {};
 
   FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const char* object) {
     const char* const its = chunk_start(object);

@@ -144,8 +144,21 @@ class Batch {
   };
 
   void settle(const Run& run, bool gone) {
+    const unsigned step = static_cast<unsigned>(kPurgeRunBytes >> chunk_.shift());
+    // A locked page must not keep the others of a chunk that was to go as a whole.
+    const unsigned length = gone || run.pages.count() <= step ? run.pages.count() : step;
+    for (unsigned at = run.pages.first; at < run.pages.end; at += length) {
+      const Pages part = {at, at + length < run.pages.end ? at + length : run.pages.end};
+      note(part, gone || (length < run.pages.count() && purge_pages(d_.chunk() + (size_t{at} << chunk_.shift()),
+                                                                    size_t{part.count()} << chunk_.shift())));
+    }
+    release_objects(d_, run.objects, change_);
+  }
+
+  // While the claim is held.
+  void note(Pages pages, bool gone) {
     if (!gone) refused_ = true;
-    visit_words_of(run.pages, [&](unsigned w, uint64_t mask) {
+    visit_words_of(pages, [&](unsigned w, uint64_t mask) {
       // Relaxed: the claim is held; the next taker comes after its release.
       d_.aged(w).fetch_and(~mask, order::relaxed);
       if (!gone) return;
@@ -156,7 +169,6 @@ class Batch {
       // [page] release: after the resident bits; pairs with set_marks.
       change_.dirty -= static_cast<int>(popcount(d_.dirty(w).fetch_and(~mask, order::release) & mask));
     });
-    release_objects(d_, run.objects, change_);
   }
 
   Descriptor& d_;

@@ -444,6 +444,26 @@ TEST(Residency, AChunkThatShallBeHugeGoesAsAWhole) {
   });
 }
 
+// The kernel refuses to purge all of it then.
+TEST(Residency, ALockedPageKeepsNoOtherOfAChunkThatShallBeHuge) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    note_huge_page(60'000'000);  // a pause
+    const std::vector<void*> objects = take_chunks(bin, 5);
+    Descriptor& last = *place_of(objects.back()).descriptor;
+    void* const locked = last.chunk() + kChunkBytes / 2;
+    if (!lock_page(locked)) return;
+    give(bin, {objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end()});
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    const auto step = static_cast<size_t>(kPurgeRunBytes / os::page_bytes());
+    EXPECT_LE(marked_pages(last), step);
+    EXPECT_LE(resident_pages(last.chunk(), kChunkBytes), marked_pages(last));
+    unlock_page(locked);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    EXPECT_TRUE(check_bin(process_store, bin));
+  });
+}
+
 TEST(Residency, NothingComesBeforeItIsNeededWhereMemoryIsTight) {
   EXPECT_IN_FRESH_HEAP([] {
     memory_room.tight.set(true);
