@@ -109,6 +109,26 @@ TEST(Retire, NewChunksReadAsZero) {
 }
 
 // Takers, givers and purges of the bin meet chunks that go and come back, often at the same address.
+// The folio hints of the one before may still be set, and who sees one set raises no more.
+TEST(Retire, TheNextChunkAtAPlaceHasItsHints) {
+  EXPECT_IN_CHILD([] {
+    for (const size_t size : {size_t{100}, size_t{200}, size_t{300}}) {
+      const BinId bin = bin_of(size);
+      std::vector<void*> objects = take(bin, size_t{8} * kFolioObjects);
+      for (size_t i = 0; i < objects.size(); i += 2) give_object(bin, objects[i], "test");
+      for (size_t i = 1; i < objects.size(); i += 2) give_object(bin, objects[i], "test");
+      retire_free_chunks(process_store);
+      objects = take(bin, size_t{8} * kFolioObjects);
+      for (unsigned i = 0; i < 30; ++i) {
+        give_object(bin, objects[size_t{3} * kFolioObjects + i], "test");
+        ASSERT_TRUE(check_bin(process_store, bin)) << i << " of " << size;
+      }
+      objects.erase(objects.begin() + 3 * kFolioObjects, objects.begin() + 3 * kFolioObjects + 30);
+      give(bin, objects);
+    }
+  });
+}
+
 TEST(Retire, BesideThreadsThatTakeAndGive) {
   if (kThreadSanitizer) GTEST_SKIP() << "it does not see that address space came from the kernel anew";
   EXPECT_IN_CHILD([] {
