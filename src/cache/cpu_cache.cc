@@ -158,7 +158,8 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 
 // What a list that has just grown has too much: a bundle, or null. With other threads there, all of it, for the depot.
 // What one thread alone has goes to the folios: the older half, up to kAtOnce objects, from kBundleBytes or kAloneMost
-// objects on; all of it, as soon as it keeps many pages. (Trees of 500 to 30,000 nodes: 0.63 of the time.)
+// objects on (bundle_length has 8 bits); all of it, as soon as it keeps many pages. (Trees of 500 to 30,000 nodes: 0.63
+// of the time. A free that gave 16,384 objects back took 0.26 ms.)
 Magazine* remove_excess(CpuCache& cache, BinId bin, int64_t* bytes) {
   constexpr unsigned kAloneMost = 16384, kMagazinesMost = 200, kAtOnce = 4096;
   const CpuList& list = cache.lists[index(bin)];

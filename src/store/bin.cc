@@ -375,7 +375,8 @@ FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descri
   return at;
 }
 
-// The descriptors of the chunks seen last.
+// The descriptors of the chunks seen last: in random order the next object is in another chunk, and to find its
+// descriptor takes 35 instructions.
 struct SeenChunks {
   static constexpr unsigned kPlaces = 8;
   const char* chunk[kPlaces] = {};

@@ -93,7 +93,7 @@ bool poll(Store& store, uint64_t now) {
     if (collapsed == 0 && !os::huge_pages_come()) return wait_longer(place, now);
     const uint64_t began = os::cpu_us();
     if (!collapse_chunk(*d)) return wait_longer(place, now);
-    note_huge_page(os::cpu_us() - began);
+    note_huge_page(os::cpu_us() - began, true);
     place.in_vain = 0;
     if (++collapsed == kChunksMost || !huge_pages_due()) break;
   }

@@ -11,8 +11,9 @@
 // the raiser writes the lower level and reads the bit, the lowerer writes the bit and reads the lower level; one of
 // them sees the other. Whoever finds a stale hint lowers it and raises the right one. A thread that stops for ever
 // while it lowers a chunk's or a summary bit may hide the chunk's folios of that class, or the 64 chunks of that bit,
-// until one of them is raised again; before a bin opens another chunk it repairs two that it has (repair_chunk), so
-// nothing stays hidden.
+// until one of them is raised again; one that stops between the bits of two levels may hide the folio as long as its
+// own bit stays set, since whoever sees that raises no more. Before a bin opens another chunk it repairs two that it
+// has (repair_chunk), so nothing stays hidden.
 #pragma once
 
 #include <stdint.h>

@@ -10,10 +10,9 @@ namespace {
 
 constexpr uint64_t kQuickUs = 1500;  // at most
 constexpr uint64_t kPauseTimes = 64;
-constexpr uint64_t kPlainUs = 400;  // at most: surely a huge page
-constexpr uint64_t kKnownMs = 10'000, kNoneMs = 1000;
-constinit Hint<uint64_t> not_before{0};   // of os::now_ms(), as the next
-constinit Hint<uint64_t> known_until{0};  // that huge pages come
+constexpr unsigned kDoubledMost = 6;
+constinit Hint<uint64_t> not_before{0};     // of os::now_ms()
+constinit Hint<unsigned> none_in_a_row{0};  // so often small pages came
 
 }  // namespace
 
@@ -22,15 +21,12 @@ bool huge_pages_due() {
   return until == 0 || os::now_ms() >= until;
 }
 
-// 512 small pages take as long as a slow huge one: they come in its place where huge pages are off, or there is none.
-void note_huge_page(uint64_t us) {
-  const uint64_t now = os::now_ms();
-  if (us > kQuickUs) return not_before.set(now + kPauseTimes * us / 1000);
-  if (us > kPlainUs && now >= known_until.get()) {
-    if (!os::huge_pages_come()) return not_before.set(now + kNoneMs);
-    known_until.set(now + kKnownMs);
-  }
-  not_before.set(0);
+void note_huge_page(uint64_t us, bool came) {
+  const unsigned none = came ? 0 : none_in_a_row.get() + 1;
+  none_in_a_row.set(none);
+  if (came && us <= kQuickUs) return not_before.set(0);
+  const uint64_t pause = kPauseTimes * us / 1000 + 1;
+  not_before.set(os::now_ms() + (pause << (none < kDoubledMost ? none : kDoubledMost)));
 }
 
 }  // namespace folio

@@ -5,6 +5,10 @@
 // its host waits for the host. (5 ms a page were seen: 3.1 s in place of 0.65 for a burst of 1 GiB.) So each page is
 // timed, and after a slow one there is a pause of 64 times as long: slow pages take at most a 64th of the time.
 //
+// Small pages may come in place of a huge one: the kernel has none, huge pages are off, or it keeps a table of small
+// ones for the chunk. Each time the pause doubles. (With huge pages off, a program that empties and fills a chunk in
+// turns took 512 faults and 0.7 ms a turn without that; now 4 faults and 0.02 ms.)
+//
 // Who may touch it: everybody, at any time.
 #pragma once
 
@@ -14,7 +18,8 @@ namespace folio {
 
 // Whether there is no pause now.
 bool huge_pages_due();
-// A huge page took so many microseconds of CPU time (not of real time, in which other threads run too).
-void note_huge_page(uint64_t us);
+// A chunk's pages took so many microseconds of CPU time (not of real time, in which other threads run too). came: as a
+// huge page.
+void note_huge_page(uint64_t us, bool came);
 
 }  // namespace folio

@@ -130,7 +130,9 @@ class Batch {
     if (count_ == 0) return;
     const uint64_t gone = purge_ranges(ranges_, count_);
     for (unsigned i = 0; i < count_; ++i) settle(runs_[i], (gone >> i & 1) != 0);
-    count_ = held_ = 0;
+    // Pages of a whole chunk that were not there are not given back.
+    if (absent_ != 0) page_counts.purged.add(-(uint64_t{absent_} << chunk_.shift()));
+    count_ = held_ = absent_ = 0;
   }
 
   size_t bytes() const { return size_t{purged_ + held_} << chunk_.shift(); }  // purged, or about to be
@@ -166,6 +168,7 @@ class Batch {
       const unsigned there = popcount(d_.resident(w).fetch_and(~mask, order::relaxed) & mask);
       change_.resident -= static_cast<int>(there);
       purged_ += there;
+      absent_ += popcount(mask) - there;
       // [page] release: after the resident bits; pairs with set_marks.
       change_.dirty -= static_cast<int>(popcount(d_.dirty(w).fetch_and(~mask, order::release) & mask));
     });
@@ -178,7 +181,7 @@ class Batch {
   bool refused_ = false;
   Run runs_[kRunsMost];
   os::PageRange ranges_[kRunsMost];
-  unsigned count_ = 0, held_ = 0, purged_ = 0;  // runs; pages
+  unsigned count_ = 0, held_ = 0, purged_ = 0, absent_ = 0;  // runs; pages
 };
 
 // How many pages a chunk must have to give: a share of those that are there.

@@ -14,22 +14,37 @@ namespace {
 constexpr uint64_t kSlowUs = 5000;
 
 TEST(HugePace, AQuickOneMeansNoPause) {
-  note_huge_page(300);
+  note_huge_page(300, true);
   EXPECT_TRUE(huge_pages_due());
 }
 
 TEST(HugePace, ASlowOneMeansAPauseInProportion) {
   const uint64_t before = os::now_ms();
-  note_huge_page(kSlowUs);
+  note_huge_page(kSlowUs, true);
   EXPECT_FALSE(huge_pages_due());
   while (!huge_pages_due()) sleep_ms(5);
   EXPECT_GE(os::now_ms() - before, 64 * kSlowUs / 1000);
 }
 
 TEST(HugePace, AQuickOneEndsAPause) {
-  note_huge_page(1000 * kSlowUs);
+  note_huge_page(1000 * kSlowUs, true);
   EXPECT_FALSE(huge_pages_due());
-  note_huge_page(0);
+  note_huge_page(0, true);
+  EXPECT_TRUE(huge_pages_due());
+}
+
+TEST(HugePace, SmallPagesInPlaceOfAHugeOneMeanAPauseThatDoubles) {
+  uint64_t last = 0;
+  for (unsigned turn = 0; turn < 3; ++turn) {
+    const uint64_t before = os::now_ms();
+    note_huge_page(300, false);
+    EXPECT_FALSE(huge_pages_due());
+    while (!huge_pages_due()) sleep_ms(1);
+    EXPECT_GE(os::now_ms() - before, 2 * last);
+    last = uint64_t{64} * 300 / 1000 << (turn + 1);
+    EXPECT_GE(os::now_ms() - before, last);
+  }
+  note_huge_page(300, true);
   EXPECT_TRUE(huge_pages_due());
 }
 
@@ -45,11 +60,22 @@ unsigned huge_of_ten(BinId bin) {
   return huge;
 }
 
+TEST(HugePace, WhereTheyAreOffThereIsAPause) {
+  EXPECT_EQ(in_child([] {
+              if (os::page_bytes() != 4096 || prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) return kCannot;
+              note_huge_page(0, true);
+              huge_of_ten(bin_of(64));
+              EXPECT_FALSE(huge_pages_due());
+              return ::testing::Test::HasFailure() ? kFailed : kPassed;
+            }),
+            kPassed);
+}
+
 TEST(HugePace, ChunksAreOfSmallPagesInAPause) {
   EXPECT_EQ(in_child([] {
-              note_huge_page(1000 * kSlowUs);
+              note_huge_page(1000 * kSlowUs, true);
               EXPECT_EQ(huge_of_ten(bin_of(64)), 0u);
-              note_huge_page(0);
+              note_huge_page(0, true);
               if (os::huge_pages_come()) EXPECT_NE(huge_of_ten(bin_of(48)), 0u);
               return ::testing::Test::HasFailure() ? kFailed : kPassed;
             }),

@@ -317,7 +317,7 @@ TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
       std::vector<void*> objects;
       unsigned huge = 0;
       for (unsigned chunk = 0; chunk < 12; ++chunk) {
-        note_huge_page(0);  // however slow the one before was
+        note_huge_page(0, true);  // however slow the one before was
         bool first = true;
         const auto more = take_chunk(bin, [&](Descriptor& d, size_t) {
           if (first && is_huge(d)) {
@@ -423,11 +423,11 @@ TEST(Residency, WhereNoHugePageComesWhatIsCountedIsThere) {
 TEST(Residency, AChunkThatShallBeHugeGoesAsAWhole) {
   EXPECT_IN_FRESH_HEAP([] {
     const BinId bin = bin_of(64);
-    note_huge_page(60'000'000);  // a pause
+    note_huge_page(60'000'000, true);  // a pause
     const std::vector<void*> objects = take_chunks(bin, 5);
     Descriptor& last = *place_of(objects.back()).descriptor;
     ASSERT_FALSE(is_huge(last));
-    note_huge_page(0);
+    note_huge_page(0, true);
     const PageDelta delta;
     std::vector<void*> given(objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects), objects.end());
     std::sort(given.begin(), given.end());
@@ -436,8 +436,11 @@ TEST(Residency, AChunkThatShallBeHugeGoesAsAWhole) {
     purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
     EXPECT_GT(delta.calls(), 3u) << "a part in steps";
     const PageDelta rest;
+    const size_t there = marked_pages(last);
+    const uint64_t purged = page_counts.purged.get();
     give(bin, {middle, given.end()});
-    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAll, kNoLimit), there * os::page_bytes());
+    EXPECT_EQ(page_counts.purged.get() - purged, there * os::page_bytes());
     EXPECT_EQ(rest.calls(), 1u);
     EXPECT_EQ(marked_pages(last), 0u);
     EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 0u);
@@ -448,7 +451,7 @@ TEST(Residency, AChunkThatShallBeHugeGoesAsAWhole) {
 TEST(Residency, ALockedPageKeepsNoOtherOfAChunkThatShallBeHuge) {
   EXPECT_IN_FRESH_HEAP([] {
     const BinId bin = bin_of(64);
-    note_huge_page(60'000'000);  // a pause
+    note_huge_page(60'000'000, true);  // a pause
     const std::vector<void*> objects = take_chunks(bin, 5);
     Descriptor& last = *place_of(objects.back()).descriptor;
     void* const locked = last.chunk() + kChunkBytes / 2;
