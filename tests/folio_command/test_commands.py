@@ -533,10 +533,11 @@ class TestRun:
 
     def test_summary(self, tmp_path):
         file = tmp_path / "s.json"
-        done = folio("run", "--json", file, "--", "/usr/bin/python3", "-c", GROW)
+        # Much more than the command itself has, which is beneath what the kernel counts.
+        done = folio("run", "--json", file, "--", "/usr/bin/python3", "-c", GROW.replace("60000", "180000"))
         found = json.loads(file.read_text())
         assert found["ended"] == "status 0"
-        assert found["peak_bytes"] > 60 << 20  # the kernel may learn of the last pages late
+        assert found["peak_bytes"] > 240 << 20
         assert (found["largest_look"] is None) == (found["looks"] == 0)
         assert "next: folio compare" in done.stderr
 

@@ -139,7 +139,8 @@ class TestText:
                 lines = dict(line.split()[:2] for line in file.readlines()[1:])
             text = folio_here("doctor", pid).stdout
         assert reported["private"] == (int(lines["Private_Clean:"]) + int(lines["Private_Dirty:"])) << 10
-        assert reported["proportional"] == int(lines["Pss:"]) << 10
+        # Other processes that map the same libraries come and go meanwhile.
+        assert abs(reported["proportional"] - (int(lines["Pss:"]) << 10)) < 1 << 20
         assert re.search(r"^private \S+ MiB, shared with others \S+ [KM]iB; its share of both \(PSS\) ", text, re.M)
 
     def test_where_the_kernel_does_not_say_it(self, tmp_path):
