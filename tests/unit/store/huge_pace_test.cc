@@ -61,14 +61,15 @@ unsigned huge_of_ten(BinId bin) {
 }
 
 TEST(HugePace, WhereTheyAreOffThereIsAPause) {
-  EXPECT_EQ(in_child([] {
-              if (os::page_bytes() != 4096 || prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) return kCannot;
-              note_huge_page(0, true);
-              huge_of_ten(bin_of(64));
-              EXPECT_FALSE(huge_pages_due());
-              return ::testing::Test::HasFailure() ? kFailed : kPassed;
-            }),
-            kPassed);
+  const int result = in_child([] {
+    if (os::page_bytes() != 4096 || prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) return kCannot;
+    note_huge_page(0, true);
+    huge_of_ten(bin_of(64));
+    EXPECT_FALSE(huge_pages_due());
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "an emulator, or pages of another size";
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST(HugePace, ChunksAreOfSmallPagesInAPause) {
