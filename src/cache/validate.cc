@@ -15,7 +15,7 @@ typedef int32_t Flags __attribute__((vector_size(16)));
 // Tells the start of an object of a bin from other addresses in its chunks, in 32-bit arithmetic and without a
 // descriptor. With size = odd * 2^shift, the product (offset from the first object) * (inverse of odd) is
 //   number * 2^shift       if the offset is number * size;
-//   larger than that of any object, or with one of the low `shift` bits set, for every other offset.
+//   larger than that of any object, or with one of its low bits (shift of them) set, for every other offset.
 // [Granlund and Montgomery, Division by Invariant Integers using Multiplication, PLDI 1994, §9]
 struct Divider {
   uint32_t inverse;  // of the size's odd part, modulo 2^32
