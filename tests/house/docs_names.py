@@ -3,8 +3,9 @@
 In README.md, CHANGELOG.md, CONTRIBUTING.md, docs/*.md: `paths` of the tree (with * and {a,b}), links and #anchors,
 `make targets`, options in FOLIO_OPTIONS=..., `folio_names`, `kConstants` and `Qualified::names` of the code. In code,
 comments and messages: docs/NAME.md#anchor. In comments of src and include: files, kConstants, names_with_underscores
-and calls(); `words`, and *parameters that point, of the file's own code or its header's, or options. And the other way round: docs/options.md has every option, and its default; docs/PORTING.md has every
-function of the contract with the system; each .cc of src opens with a comment.
+and calls(); `words`, and *parameters that point, of the file's own code or its header's, or options. And the other way
+round: docs/options.md has every option, and its default; docs/PORTING.md has every function of the contract with the
+system; each .cc of src opens with a comment.
 """
 
 from __future__ import annotations
