@@ -36,10 +36,10 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** 
   }
   // What a purge has left of it first; of objects of a page and more, that was looked for before.
   const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(d.info());
-  uint64_t there = purged ? resident_objects(d, folio, free, want) : 0;
+  uint64_t there = purged ? resident_objects(d, folio, free) : 0;
   // At a limit, only what is there.
   const bool tight = !has_room(want * size_t{d.info().size} + os::page_bytes());
-  if (tight) there = resident_objects(d, folio, free, want);
+  if (tight) there = resident_objects(d, folio, free);
   if (tight && there == 0) {
     *why = Commit::kRefused;
     return 0;
@@ -98,7 +98,7 @@ unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
     });
     if (dirty == 0) continue;
     const uint64_t free = d.valid(folio) & ~d.occupancy(folio).load(order::relaxed);  // relaxed: as above
-    const uint64_t choice = lowest_bits(resident_objects(d, folio, free, want - got), want - got);
+    const uint64_t choice = lowest_bits(resident_objects(d, folio, free), want - got);
     if (choice == 0) continue;
     const uint64_t mine = choice & ~set_bits(d, folio, choice);
     if (mine != 0) note_taken(d, folio, mine);

@@ -262,24 +262,18 @@ bool is_untouched(Descriptor& d, unsigned object) {
   return there == 0;
 }
 
-uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want) {
+uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some) {
   if (some == 0) return 0;
   const unsigned before = folio * kFolioObjects;
   const ChunkPages chunk(d);
-  const Pages pages = chunk.of({before + lowest_bit(some), before + highest_bit(some) + 1});
-  uint64_t there = 0, missing = 0;
-  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
-    there |= mask & resident_in(d, w);
-    missing |= mask & ~resident_in(d, w);
+  uint64_t found = some;
+  visit_words_of(chunk.of({before + lowest_bit(some), before + highest_bit(some) + 1}), [&](unsigned w, uint64_t mask) {
+    visit_runs(mask & ~resident_in(d, w), 64, [&](unsigned at, unsigned length, uint64_t) {
+      const Objects on = chunk.on({w * 64 + at, w * 64 + at + length});
+      const unsigned first = on.first < before ? 0 : on.first - before, end = on.end < before ? 0 : on.end - before;
+      found &= ~low_mask(end) | low_mask(first);
+    });
   });
-  if (missing == 0) return some;
-  uint64_t found = 0;
-  for (uint64_t rest = there == 0 ? 0 : some; rest != 0 && want != 0; rest &= rest - 1) {
-    const unsigned object = before + lowest_bit(rest);
-    if (!all_there(d, chunk.of(object))) continue;
-    found |= rest & -rest;
-    --want;
-  }
   return found;
 }
 

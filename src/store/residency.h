@@ -163,8 +163,9 @@ struct FreeRun {
 
 // Whether none of the pages of an object is there: it reads as zero.
 bool is_untouched(Descriptor& d, unsigned object);
-// Of the objects `some` of a folio, those whose pages are all resident: the lowest `want` of them, or more.
-uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some, unsigned want = kFolioObjects);
+// Of the objects `some` of a folio, those whose pages are all resident. (By the pages that are not: looking at each
+// object took 3,400 instructions for a folio, 5 % of a `git log`.)
+uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some);
 
 bool is_free(Descriptor& d, unsigned page);
 bool any_dirty(Descriptor& d);  // after the chunk's dirty hint was lowered
