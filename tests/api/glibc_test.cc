@@ -8,7 +8,28 @@
 
 using namespace folio_test;
 
+extern "C" {
+void *libc_malloc(size_t size) asm("__libc_malloc");
+void libc_free(void *object) asm("__libc_free");
+void *libc_calloc(size_t count, size_t size) asm("__libc_calloc");
+void *libc_realloc(void *object, size_t size) asm("__libc_realloc");
+void *libc_memalign(size_t alignment, size_t size) asm("__libc_memalign");
+void *libc_valloc(size_t size) asm("__libc_valloc");
+void *libc_pvalloc(size_t size) asm("__libc_pvalloc");
+}
+
 namespace {
+
+// What glibc exports beside the standard's names, of which a program may mix both.
+TEST(LibcNames, AreOfTheFamily) {
+  for (void *const object : {libc_malloc(100), libc_calloc(10, 10), libc_realloc(malloc(10), 100),
+                             libc_memalign(256, 100), libc_valloc(100), libc_pvalloc(100)}) {
+    ASSERT_NE(object, nullptr);
+    EXPECT_GE(malloc_usable_size(object), 100u);
+    free(realloc(object, 1000));
+  }
+  libc_free(malloc(100));
+}
 
 TEST(Mallinfo2, FollowsTheProgram) {
   struct mallinfo2 before = mallinfo2();
