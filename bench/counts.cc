@@ -83,7 +83,8 @@ void name(const void* start, size_t bytes, const char* kind, unsigned bin = 0, u
 
 void name_all() {
   name(&page_counts, sizeof page_counts, "page counts");
-  for (auto& entry : cpu_caches) {
+  name(&process_caches.depot.held, sizeof process_caches.depot.held, "depot's sum");
+  for (auto& entry : process_caches.of_cpu) {
     CpuCache* cache = entry.load(order::acquire);
     if (cache == nullptr) continue;
     name(&cache->section, sizeof cache->section, "section");
@@ -93,7 +94,8 @@ void name_all() {
     name(f, Field::bytes_for(f->granules), "fields");
   }
   for (unsigned i = 1; i < kBins; ++i) {
-    for (unsigned s = 0; s < kShardsMost; ++s) name(&depot[s][i], sizeof depot[s][i], "depot", i, s);
+    for (unsigned s = 0; s < kShardsMost; ++s)
+      name(&process_caches.depot.bins[s][i], sizeof process_caches.depot.bins[s][i], "depot", i, s);
     for (HintBlock* block = process_store.bins[i].blocks.load(order::acquire); block != nullptr; block = block->next) {
       name(block, sizeof *block, "hints", i);
     }

@@ -33,8 +33,8 @@ size_t purge_some(size_t bytes) {
 }
 
 void empty_shared_caches() {
-  cpu_caches_trim(true);
-  depot_trim(true);
+  cpu_caches_trim(process_caches, true);
+  depot_trim(process_caches.depot, true);
 }
 
 size_t collect_everything(const char* function) {

@@ -85,7 +85,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
 
 // A large object out of the CPU's cache, whose pages are there.
 void* take_parked(size_t size, size_t alignment, bool zeroed) {
-  void* const object = alignment <= 64 ? cpu_cache_get_large(large_granules(size)) : nullptr;
+  void* const object = alignment <= 64 ? cpu_cache_get_large(process_caches, large_granules(size)) : nullptr;
   if (object != nullptr) large_unpark(object, size, zeroed);
   return object;
 }
@@ -101,7 +101,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
+  if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = large_alloc(size, alignment, zeroed);
   if (object == nullptr && give_back_chunks(size)) object = large_alloc(size, alignment, zeroed);
   clock_after_large_call();
   return object == nullptr ? out_of_memory() : object;

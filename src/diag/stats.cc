@@ -41,7 +41,8 @@ BinStats bin_stats(BinId bin, const InThreads& in_threads) {
     add_chunk(d, s);
     return true;
   });
-  s.cached = depot_objects(bin) + cpu_caches_objects(bin) + in_threads.objects[index(bin)];
+  s.cached = depot_objects(process_caches.depot, bin) + cpu_caches_objects(process_caches, bin) +
+             in_threads.objects[index(bin)];
   return s;
 }
 
@@ -74,7 +75,7 @@ Totals totals(const InThreads& in_threads) {
   t.threads = thread_count();
   t.purged = page_counts.purged.get();
   t.purge_calls = page_counts.purge_calls.get();
-  t.busy_sections = cpu_caches_busy();
+  t.busy_sections = cpu_caches_busy(process_caches);
   return t;
 }
 

@@ -54,7 +54,7 @@ class LargeScenario {
   Body allocate_cached(unsigned thread, unsigned granules) {
     return [this, thread, granules] {
       const size_t size = granules * kGranuleBytes - kLineOffsetMost;
-      auto* const parked = static_cast<char*>(cpu_cache_get_large(granules));
+      auto* const parked = static_cast<char*>(cpu_cache_get_large(process_caches, granules));
       if (parked != nullptr) large_unpark(parked, size, false);
       got_[thread] = parked != nullptr ? parked : alloc(granules);
       if (got_[thread] != nullptr) Machine::write_object(got_[thread]);
@@ -67,7 +67,7 @@ class LargeScenario {
     return [this, object] {
       note_freed(object, [&] {
         const unsigned granules = large_park(live_[object]);
-        if (granules != 0) cpu_cache_put_large(live_[object], granules);
+        if (granules != 0) cpu_cache_put_large(process_caches, live_[object], granules);
         return granules != 0;
       });
     };
@@ -162,7 +162,7 @@ class LargeScenario {
       if (spans[i - 1].end > spans[i].start) return "two objects overlap";
     }
     if (!quiet) return comes_to_light() ? "" : "a free run stays hidden";
-    cpu_caches_trim(true);
+    cpu_caches_trim(process_caches, true);
     if (!large_check()) return "large_check";
     return others_resident() == others_resident_ && others_dirty() == others_dirty_ ? "" : "the accounts are off";
   }
@@ -310,7 +310,8 @@ TEST(ExploreLarge, ParkedObjects) {
   s.plan.threads = {s.free_cached(0), s.allocate_cached(1, 8), s.free_cached(1)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large: two are parked, one is taken");
   LargeScenario drained;
-  drained.plan.threads = {drained.free_cached(0), drained.allocate_cached(1, 8), [] { cpu_caches_trim(true); }};
+  drained.plan.threads = {drained.free_cached(0), drained.allocate_cached(1, 8),
+                          [] { cpu_caches_trim(process_caches, true); }};
   expect_sound(explore(drained.machine, drained.plan, {.executions = 3000}), "large: park, take, drain");
   LargeScenario twice;
   twice.writes = false;
@@ -364,7 +365,7 @@ void expect_sound_after_a_fork(LargeScenario& s, const char* what) {
   s.quiet = false;
   const auto sound = s.plan.verdict;
   s.plan.verdict = [sound]() -> std::string {
-    cpu_caches_after_fork(true);
+    cpu_caches_after_fork(process_caches, true);
     return large_stats().parked != 0 ? "an object stays parked" : sound();
   };
   expect_sound(fork_anywhere(s.machine, s.plan), what);
