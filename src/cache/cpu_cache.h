@@ -102,9 +102,9 @@ uint64_t cpu_caches_pin(const CpuCaches& caches);
 void cpu_caches_spare(CpuCaches& caches, bool spare);
 
 // In the child of a fork. `alone`: no other thread runs. Then caches whose section was held are emptied, and their
-// objects lost; all parked large objects go back to their fields. Else nothing is done, as another thread may be inside
-// a section or hold a parked object; a section that was held stays busy.
-void cpu_caches_after_fork(CpuCaches& caches, bool alone);
+// objects lost; all parked large objects of `fields` go back to these. Else nothing is done, as another thread may be
+// inside a section or hold a parked object; a section that was held stays busy.
+void cpu_caches_after_fork(CpuCaches& caches, Fields& fields, bool alone);
 
 // For statistics, read without a section: estimates under load.
 uint64_t cpu_caches_objects(const CpuCaches& caches, BinId bin);

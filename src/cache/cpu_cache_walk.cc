@@ -20,7 +20,7 @@ uint64_t sum(const CpuCaches& caches, Of of) {
 
 }  // namespace
 
-void cpu_caches_after_fork(CpuCaches& caches, bool alone) {
+void cpu_caches_after_fork(CpuCaches& caches, Fields& fields, bool alone) {
   if (!alone) return;
   for (auto& entry : caches.of_cpu) {
     // [cpu-cache] acquire: pairs with make_cache. unseen: the child of a fork has one thread
@@ -34,7 +34,7 @@ void cpu_caches_after_fork(CpuCaches& caches, bool alone) {
     for (CpuList& list : cache->lists) list.clear();
     cache->section.forget_holder();
   }
-  large_give_parked();
+  large_give_parked(fields);
 }
 
 uint64_t cpu_caches_objects(const CpuCaches& caches, BinId bin) {

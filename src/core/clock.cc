@@ -55,7 +55,7 @@ uint64_t period_ms() {
 }
 
 void age_beyond_bins() {
-  large_age();
+  large_age(process_fields);
   huge_age();
 }
 

@@ -75,7 +75,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kChunkBytes;
-    void* const object = may_fit ? large_alloc(size, alignment, zeroed, false) : nullptr;
+    void* const object = may_fit ? large_alloc(process_fields, size, alignment, zeroed, false) : nullptr;
     return object == nullptr ? out_of_memory() : object;
   }
   void* const object = start_of_huge(block, size, zeroed);
@@ -90,6 +90,10 @@ void* take_parked(size_t size, size_t alignment, bool zeroed) {
   return object;
 }
 
+void* take_large(size_t size, size_t alignment, bool zeroed) {
+  return large_alloc(process_fields, size, alignment, zeroed);
+}
+
 // More than a bin serves, in size or alignment.
 void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (size > kLargeMost || alignment > kChunkBytes) return allocate_huge(size, alignment, zeroed);
@@ -98,11 +102,11 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
     clock_after_light_call();
     return object;
   }
-  object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && give_back_chunks(size)) object = large_alloc(size, alignment, zeroed);
+  object = take_large(size, alignment, zeroed);
+  if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = take_large(size, alignment, zeroed);
+  if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take_large(size, alignment, zeroed);
+  if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = take_large(size, alignment, zeroed);
+  if (object == nullptr && give_back_chunks(size)) object = take_large(size, alignment, zeroed);
   clock_after_large_call();
   return object == nullptr ? out_of_memory() : object;
 }
@@ -120,7 +124,7 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
   void* object = nullptr;
   if (size <= kLargeMost && alignment <= kChunkBytes) {
     object = take_parked(size, alignment, zeroed);
-    if (object == nullptr) object = large_alloc(size, alignment, zeroed);
+    if (object == nullptr) object = take_large(size, alignment, zeroed);
   } else if (HugeBlock* const block = huge_alloc(size, alignment)) {
     object = start_of_huge(block, size, zeroed);
   }

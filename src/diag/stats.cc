@@ -58,7 +58,7 @@ Totals totals(const InThreads& in_threads) {
     const uint64_t held = s.taken * size + s.dirty;
     if (s.resident > held) t.fragmented += s.resident - held;
   }
-  const LargeStats large = large_stats();
+  const LargeStats large = large_stats(process_fields);
   t.live += large.taken;
   t.cached += large.parked;
   t.dirty += large.dirty;
@@ -205,7 +205,7 @@ void write_json(Write* write, void* context) {
     first = false;
     flush(text, write, context);
   }
-  const LargeStats large = large_stats();
+  const LargeStats large = large_stats(process_fields);
   text << "],\"large\":{\"objects\":" << large.objects << ",\"taken\":" << large.taken << ",\"cached\":" << large.parked
        << ",\"resident\":" << large.resident << ",\"dirty\":" << large.dirty << "}}\n";
   flush(text, write, context);

@@ -7,11 +7,11 @@ namespace {
 
 constexpr size_t kGranule = kGranuleBytes;
 void* parked(unsigned granules) {
-  void* const object = large_alloc(granules * kGranule - kLineOffsetMost, 1, false);
+  void* const object = large_alloc(process_fields, granules * kGranule - kLineOffsetMost, 1, false);
   EXPECT_EQ(large_park(object), granules);
   return object;
 }
-uint64_t parked_bytes() { return large_stats().parked; }
+uint64_t parked_bytes() { return large_stats(process_fields).parked; }
 
 TEST_F(CpuCacheTest, ALargeObjectComesBackToWhoWantsAboutAsMuch) {
   if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
@@ -38,7 +38,7 @@ TEST_F(CpuCacheTest, LargeObjectsAreBoundedAndTheOldestGo) {
   EXPECT_FALSE(cpu_cache_put_large(caches, parked(3), 3)) << "one went for it";
   EXPECT_EQ(parked_bytes(), kMiB - 13 * kGranule);
   EXPECT_FALSE(large_place(first).starts(first));
-  void* const again = large_alloc(16 * kGranule - kLineOffsetMost, 1, false);
+  void* const again = large_alloc(process_fields, 16 * kGranule - kLineOffsetMost, 1, false);
   EXPECT_EQ(again, first) << "given back to its field";
   EXPECT_TRUE(large_free(again));
   for (unsigned i = 0; i < 2 * LargeList::kMost; ++i) cpu_cache_put_large(caches, parked(1), 1);
@@ -95,8 +95,8 @@ TEST_F(CpuCacheTest, AChildGivesLargeObjectsBackAlsoThoseOnTheirWay) {
   cpu_cache_put_large(caches, parked(granules), granules);
   void* const on_its_way = parked(granules);
   EXPECT_EQ(in_child([] {
-              cpu_caches_after_fork(caches, true);
-              if (parked_bytes() != 0 || mine().large.used != 0 || !large_check()) return kFailed;
+              cpu_caches_after_fork(caches, process_fields, true);
+              if (parked_bytes() != 0 || mine().large.used != 0 || !large_check(process_fields)) return kFailed;
               return cpu_cache_get_large(caches, 1) == nullptr ? kPassed : kFailed;
             }),
             kPassed);
@@ -123,7 +123,7 @@ TEST_F(CpuCacheTest, ThreadsNeverShareALargeObject) {
         if (object != nullptr) {
           large_unpark(object, size, false);
         } else {
-          object = large_alloc(size, 1, false);
+          object = large_alloc(process_fields, size, 1, false);
         }
         *static_cast<uint64_t*>(object) = t;
         if (round % 1000 == 0) cpu_caches_trim(caches, random() % 2 == 0);
@@ -133,9 +133,9 @@ TEST_F(CpuCacheTest, ThreadsNeverShareALargeObject) {
   }
   for (std::thread& thread : threads) thread.join();
   cpu_caches_trim(caches, true);
-  EXPECT_EQ(large_stats().objects, 0u);
+  EXPECT_EQ(large_stats(process_fields).objects, 0u);
   EXPECT_EQ(parked_bytes(), 0u);
-  EXPECT_TRUE(large_check());
+  EXPECT_TRUE(large_check(process_fields));
 }
 
 // ---- Small and medium ones ----

@@ -373,7 +373,7 @@ TEST_F(CpuCacheTest, AChildForgetsWhoWasInside) {
   mine().section.run(false, [&] {
     result = in_child([] {
       if (!mine().section.held()) return kFailed;
-      cpu_caches_after_fork(caches, true);
+      cpu_caches_after_fork(caches, process_fields, true);
       if (mine().section.held() || mine().bytes != 0 || cpu_caches_objects(caches, bin) != 0) return kFailed;
       cpu_cache_put(caches, bin, magazine_of(bin, 40), "test");
       return cpu_caches_objects(caches, bin) == 40 ? kPassed : kFailed;
@@ -382,7 +382,7 @@ TEST_F(CpuCacheTest, AChildForgetsWhoWasInside) {
   EXPECT_EQ(result, kPassed);
   // One where nobody was inside keeps what it has.
   EXPECT_EQ(in_child([] {
-              cpu_caches_after_fork(caches, true);
+              cpu_caches_after_fork(caches, process_fields, true);
               return cpu_caches_objects(caches, bin) == kWhole ? kPassed : kFailed;
             }),
             kPassed);
@@ -456,7 +456,7 @@ TEST_F(CpuCacheTest, AnotherInstanceKnowsNothingOfThisOne) {
   cpu_caches_spare(second, true);
   EXPECT_FALSE(caches.sparing.get());
   cpu_caches_spare(second, false);
-  void* const large = large_alloc(kGranuleBytes, 1, false);
+  void* const large = large_alloc(process_fields, kGranuleBytes, 1, false);
   const unsigned granules = large_park(large);
   EXPECT_TRUE(cpu_cache_put_large(second, large, granules));
   EXPECT_EQ(cpu_cache_get_large(caches, granules), nullptr);

@@ -137,8 +137,8 @@ TEST(Lifecycle, AChildWithoutProcKnowsThatItIsAlone) {
       while (step != 2) std::this_thread::yield();
     });
     while (step != 1) std::this_thread::yield();
-    const bool parked = large_stats().parked != 0;
-    const int inner = in_child([] { return large_stats().parked == 0 && works() ? kPassed : kFailed; });
+    const bool parked = large_stats(process_fields).parked != 0;
+    const int inner = in_child([] { return large_stats(process_fields).parked == 0 && works() ? kPassed : kFailed; });
     step = 2;
     other.join();
     return parked ? inner : kFailed;

@@ -182,7 +182,7 @@ TEST(Layout, LeadsFromEveryObjectToItsBin) {
       EXPECT_EQ(offset, static_cast<size_t>(static_cast<char*>(object) - base) % kGranuleBytes);
       const size_t spare = size_t{entry >> 22 & 3} * 4096;
       EXPECT_EQ(bytes - spare - offset, usable(object));
-      const uint64_t parked = large_stats().parked >> folio_layout.granule_shift;
+      const uint64_t parked = large_stats(process_fields).parked >> folio_layout.granule_shift;
       EXPECT_EQ(reader.taken_granules(descriptor), (entry & 0xffff) + parked) << "nothing else is live";
     } else {
       EXPECT_EQ(copied<uint8_t>(descriptor, folio_layout.descriptor_bin_offset), code);
