@@ -54,7 +54,7 @@ FOLIO_EXPORT struct mallinfo mallinfo(void) noexcept {
 
 FOLIO_EXPORT void malloc_stats(void) noexcept { print_at_exit(); }
 
-// 1 if memory went back to the kernel. `pad` speaks of a heap top that Folio does not have.
+// 1 if memory went back to the kernel. The argument speaks of a heap top that Folio does not have.
 FOLIO_EXPORT int malloc_trim(size_t) noexcept { return collect_everything("malloc_trim") != 0 ? 1 : 0; }
 
 // Folio needs no tuning of this kind: every parameter is accepted and ignored, as glibc does with those it knows.

@@ -21,9 +21,10 @@ using namespace folio;
 
 namespace {
 
+using CreateThread = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 using CreateC11 = int(thrd_t*, thrd_start_t, void*);
 
-constinit Atomic<os::CreateThread*> next_create{nullptr};
+constinit Atomic<CreateThread*> next_create{nullptr};
 constinit Atomic<CreateC11*> next_create_c11{nullptr};
 
 // The definition after this library's in the order of the search, which may be a wrapper too.
@@ -50,14 +51,14 @@ bool in_one_library(void* a, void* b) {
 }
 
 // The libc's own pthread_create. Mostly it is the next definition, and to check that costs less than to open the libc.
-os::CreateThread* libc_create() {
-  os::CreateThread* const after = next(next_create, "pthread_create");
+CreateThread* libc_create() {
+  CreateThread* const after = next(next_create, "pthread_create");
   if (in_one_library(reinterpret_cast<void*>(after), reinterpret_cast<void*>(getauxval))) return after;
   constexpr const char* kLibraries[] = {"libc.so.6", "libpthread.so.0"};
   for (const char* const name : kLibraries) {
     void* const library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
     void* const found = library == nullptr ? nullptr : dlsym(library, "pthread_create");
-    if (found != nullptr) return reinterpret_cast<os::CreateThread*>(found);
+    if (found != nullptr) return reinterpret_cast<CreateThread*>(found);
   }
   return after;
 }
@@ -65,7 +66,7 @@ os::CreateThread* libc_create() {
 // Before any constructor of the rest, which may start the housekeeper.
 [[gnu::constructor(101)]] void find_functions() {
   next(next_create_c11, "thrd_create");
-  os::create_threads_by(libc_create());
+  os::create_threads_by(reinterpret_cast<os::AnyFunction*>(libc_create()));
 }
 
 void start_housekeeper() {
@@ -79,7 +80,7 @@ void start_housekeeper() {
 
 FOLIO_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*main)(void*),
                                 void* argument) noexcept {
-  os::CreateThread* const create = next(next_create, "pthread_create");
+  CreateThread* const create = next(next_create, "pthread_create");
   if (create == nullptr) return ENOSYS;
   const int error = create(thread, attributes, main, argument);
   if (error == 0) start_housekeeper();

@@ -15,7 +15,7 @@ typedef int32_t Flags __attribute__((vector_size(16)));
 // Tells the start of an object of a bin from other addresses in its chunks, in 32-bit arithmetic and without a
 // descriptor. With size = odd * 2^shift, the product (offset from the first object) * (inverse of odd) is
 //   number * 2^shift       if the offset is number * size;
-//   larger than that of any object, or with one of the low `shift` bits set, for every other offset.
+//   larger than that of any object, or with one of its low bits (shift of them) set, for every other offset.
 // [Granlund and Montgomery, Division by Invariant Integers using Multiplication, PLDI 1994, §9]
 struct Divider {
   uint32_t inverse;  // of the size's odd part, modulo 2^32
@@ -133,6 +133,7 @@ constexpr uintptr_t kFar = kPageBytesLeast;            // of neighbours in a mag
 constexpr uintptr_t kWideSpan = uintptr_t{256} << 10;  // of all: what is nearer stays in a level-2 cache anyhow
 
 constexpr uint64_t kPinnedMost = uint64_t{1} << 20;
+constexpr unsigned kPairsLeast = 16;  // to judge a list by: those of a full magazine, nearly
 
 // Compares some pairs of neighbours, 3 and 4 apart by turns so that groups of 2 to 6 show: 2 instructions an object.
 struct Spread {
@@ -166,7 +167,7 @@ bool scattered(BinId bin, Magazine* magazine) {
 bool pins_pages(Magazine* list, unsigned objects) {
   Spread spread;
   spread.add(list);
-  if (list->next() != nullptr) spread.add(list->next());
+  if (spread.checked < kPairsLeast && list->next() != nullptr) spread.add(list->next());
   return spread.most - spread.least > kPinnedMost &&
          uint64_t{spread.far} * objects * os::page_bytes() > kPinnedMost * spread.checked;
 }

@@ -24,14 +24,17 @@ namespace folio {
 // All that the fast path does not do. `function` is the name that the program called, for messages. Keeps errno.
 FOLIO_NOINLINE void release_slow(void* object, const char* function);
 
-FOLIO_INLINE void release(void* object, const char* function) {
-  const Cursor cursor(cursor_offset_at(object));
+FOLIO_INLINE void release_at(unsigned cursor_offset, void* object, const char* function) {
+  const Cursor cursor(cursor_offset);
   Slot* const at = cursor.load();
   if (__builtin_expect(*at == object, false)) return release_slow(object, function);
   if (__builtin_expect(reinterpret_cast<uintptr_t>(at) % kMagazineBytes == 0, false))
     return release_slow(object, function);
   at[-1] = object;
   cursor.step_down();
+}
+FOLIO_INLINE void release(void* object, const char* function) {
+  release_at(cursor_offset_at(object), object, function);
 }
 
 // For callers that know the size. Where the size is of another bin than the object (after a realloc in place, say, or
@@ -45,7 +48,7 @@ FOLIO_INLINE void release_sized(void* object, size_t size, const char* function)
   const bool fits =
       size <= kSmallTableMost ? front_small_cursor(size) == cursor : size <= kSizes.info[cursor / kCursorBytes].size;
   if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
-  release(object, function);
+  release_at(cursor, object, function);
 }
 
 // The same for aligned objects, whose bin does not follow from their size alone.

@@ -50,6 +50,7 @@ struct ThreadStart {
 };
 // Only one thread is ever started at a time (the housekeeper guards it), so its arguments can lie here.
 constinit ThreadStart thread_start{};
+using CreateThread = decltype(pthread_create);
 constinit CreateThread* create_thread = pthread_create;
 constinit sigset_t starters_signals{};
 
@@ -104,7 +105,7 @@ bool create_detached(bool own_class) {
 
 void remember_cpus() { first_cpus = cpus_of(process_id()); }
 
-void create_threads_by(CreateThread* create) { create_thread = create; }
+void create_threads_by(AnyFunction* create) { create_thread = reinterpret_cast<CreateThread*>(create); }
 
 bool start_thread(void (*main)(void*), void* argument) {
   thread_start = {main, argument};

@@ -5,7 +5,6 @@
 // false or 0. Thread-safe, and but for these five safe in a signal handler.
 #pragma once
 
-#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -119,9 +118,10 @@ void wake(Atomic<uint32_t>& word);  // all that sleep on it
 // The CPUs on which the process's first thread may run, as they are now: those of threads to be started.
 void remember_cpus();
 
-// The pthread_create that start_thread calls, the libc's or another; set before the first thread is started.
-using CreateThread = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-void create_threads_by(CreateThread* create);
+// The function by which start_thread makes threads, in place of the threads library's own: of the type that it has
+// there (pthread_create), which only who sets it and the implementation know. Set before the first thread is started.
+using AnyFunction = void();
+void create_threads_by(AnyFunction* create);
 
 // Runs main(argument) on a new thread, which receives no signals and has the CPUs that were remembered and the ordinary
 // scheduling class, whatever its maker has. False if there can be none. Not in a signal handler.

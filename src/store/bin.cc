@@ -66,8 +66,9 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** 
 // *why, where what is left of that fullness cannot be used.
 unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero, Commit* why) {
   unsigned got = 0;
-  while (got < want && *why == Commit::kDone) {
-    const int folio = find_folio(d, fullness);
+  for (int folio = 0; got < want && *why == Commit::kDone;) {
+    // On from there: those before were taken, or lowered, or are raised again for who comes next.
+    folio = find_folio(d, fullness, static_cast<unsigned>(folio));
     if (folio < 0) {
       lower_chunk(d, fullness);
       break;
@@ -301,8 +302,8 @@ FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const void* object) {
 }
 
 // The number of the object that starts at `address`, or info.objects, where none does.
-FOLIO_INLINE unsigned start_number(const BinInfo& info, const Descriptor& d, const char* address) {
-  const auto offset = static_cast<size_t>(address - d.first);
+FOLIO_INLINE unsigned start_number(const BinInfo& info, const char* first, const char* address) {
+  const size_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(first);
   const uint64_t number = (offset * info.multiplier) >> kDivisionShift;
   return number * info.size == offset && number < info.objects ? static_cast<unsigned>(number) : info.objects;
 }
@@ -353,25 +354,28 @@ struct Gathered {
   }
 };
 
-// Gathers the object, of a number, and those behind it of the same folio: they need no search. Returns the next one.
-FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descriptor* d, unsigned number,
-                                 void* const* at, void* const* end, const char* function) {
-  const unsigned folio = number / kFolioObjects;
-  uint64_t& mask = gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
-  uint64_t in_folio = number % kFolioObjects, bits = mask;
-  const size_t size = info.size;
-  const char* const start = static_cast<const char*>(*at) - in_folio * size;
-  for (;;) {
-    const uint64_t bit = uint64_t{1} << in_folio;
+// Gathers objects of one chunk as long as they follow each other: they need no search for it. Returns the first one
+// that is not: `at` itself where no object of the chunk starts there.
+FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descriptor* d, void* const* at,
+                                 void* const* end, const char* function) {
+  const char* const first = d->first;
+  unsigned folio = kFolioObjects * kPageWords * kFolioObjects;  // none
+  uint64_t none = 0, *mask = &none, bits = 0;
+  do {
+    const auto* const object = static_cast<const char*>(*at);
+    const unsigned number = start_number(info, first, object);
+    if (__builtin_expect(number == info.objects, false)) break;
+    if (number / kFolioObjects != folio) {
+      *mask = bits;
+      folio = number / kFolioObjects;
+      mask = &gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
+      bits = *mask;
+    }
+    const uint64_t bit = uint64_t{1} << number % kFolioObjects;
     if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, *at, d->bin);
     bits |= bit;
-    if (++at == end) break;
-    const auto offset = static_cast<size_t>(static_cast<const char*>(*at) - start);
-    if (offset >= kFolioObjects * size) break;
-    in_folio = (offset * info.multiplier) >> kDivisionShift;
-    if (in_folio * size != offset || (valid_in(info, folio) >> in_folio & 1) == 0) break;
-  }
-  mask = bits;
+  } while (++at != end);
+  *mask = bits;
   return at;
 }
 
@@ -413,15 +417,10 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
       gathered.forget();
     }
     for (void *const *at = list->objects, *const *const end = at + list->count; at != end;) {
-      auto* const object = static_cast<char*>(*at);
-      Descriptor* const d = seen.descriptor_for(bin, object);
-      const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
-      if (__builtin_expect(number != info.objects, true)) {
-        at = gather(gathered, info, d, number, at, end, function);
-      } else {
-        report_not_given(bin, object, function);
-        ++at;
-      }
+      void* const* const before = at;
+      Descriptor* const d = seen.descriptor_for(bin, static_cast<char*>(*at));
+      if (__builtin_expect(d != nullptr, true)) at = gather(gathered, info, d, at, end, function);
+      if (__builtin_expect(at == before, false)) report_not_given(bin, *at++, function);
     }
   }
   gathered.give_to(giving);
@@ -430,7 +429,7 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
 void give_object(BinId bin, void* object, const char* function) {
   const BinInfo& info = info_of(bin);
   Descriptor* const d = descriptor_for(bin, object);
-  const unsigned number = d != nullptr ? start_number(info, *d, static_cast<char*>(object)) : info.objects;
+  const unsigned number = d != nullptr ? start_number(info, d->first, static_cast<char*>(object)) : info.objects;
   if (number == info.objects) return report_not_given(bin, object, function);
   Giving(bin, function).give(*d, number / kFolioObjects, uint64_t{1} << number % kFolioObjects);
 }

@@ -15,15 +15,6 @@ void lower_bit(Word& word, uint64_t bit) {
   word.fetch_and(~bit, order::seq_cst);  // [hint] seq_cst: before the caller's second look; pairs with raise_bit
 }
 
-// Raised folio hints of a word, whichever way round they are stored.
-uint64_t raised(Descriptor& d, Fullness fullness, unsigned w) {
-  // [hint] seq_cst: the second look; pairs with raise_bit
-  const uint64_t bits = d.hint(fullness, w).load(order::seq_cst);
-  if (fullness != kEmpty) return bits;
-  const unsigned rest = d.info().folios - w * 64u;
-  return ~bits & low_mask(rest < 64 ? rest : 64);
-}
-
 }  // namespace
 
 void raise_chunk(Descriptor& d, unsigned hint) {
@@ -117,10 +108,16 @@ void repair_chunk(Descriptor& d) {
   }
 }
 
-int find_folio(Descriptor& d, Fullness fullness) {
-  for (unsigned w = 0; w < d.hint_words(); ++w) {
-    const uint64_t bits = raised(d, fullness, w);
-    if (bits != 0) return static_cast<int>(w * 64 + lowest_bit(bits));
+int find_folio(Descriptor& d, Fullness fullness, unsigned from) {
+  const unsigned words = d.hint_words(), folios = d.info().folios;
+  Word* const hints = &d.hint(fullness, 0);
+  const uint64_t other_way = fullness == kEmpty ? ~uint64_t{0} : 0;
+  for (unsigned w = from / 64; w < words; ++w) {
+    // [hint] seq_cst: the second look; pairs with raise_bit
+    const uint64_t bits = (hints[w].load(order::seq_cst) ^ other_way) & ~low_mask(w == from / 64 ? from % 64 : 0);
+    if (bits == 0) continue;
+    const unsigned folio = w * 64 + lowest_bit(bits);
+    return folio < folios ? static_cast<int>(folio) : -1;
   }
   return -1;
 }

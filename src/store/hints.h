@@ -92,7 +92,7 @@ void lower_folio(Descriptor& d, unsigned folio, Fullness fullness);  // and rais
 // Raises every hint that the chunk's words ask for.
 void repair_chunk(Descriptor& d);
 
-// The lowest folio whose hint looks raised, or -1.
-int find_folio(Descriptor& d, Fullness fullness);
+// The lowest folio, at or after `from`, whose hint looks raised, or -1.
+int find_folio(Descriptor& d, Fullness fullness, unsigned from = 0);
 
 }  // namespace folio

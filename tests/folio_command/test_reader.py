@@ -13,7 +13,7 @@ import pytest
 from conftest import HEAP, LIBRARY, ROOT, STATIC, eventually, exact, heap, kill, line_of, running, stop
 from folio import layout, pages
 from folio.errors import FolioError, NotPermitted, ProcessGone
-from folio.heap import Bin, BinInfo
+from folio.heap import Bin, BinInfo, Heap
 from folio.parts import explain
 from folio.process import PAGE, Process
 from folio.reader import Reader, add_resident, moved_bytes
@@ -267,6 +267,20 @@ class TestMoved:
         assert moved_bytes(before, after) == 100 * (1 + 1 + 1)  # freed, of a new chunk, of a new bin
         add_resident(after, before)
         assert after.bins[1].resident.tolist() == [[0b11], [0b1]]
+
+    def test_a_field_that_came_while_it_was_copied(self):
+        """The list names it already, but the first view's copy was made before: there it is no field yet."""
+        with heap("known") as (pid, _):
+            reader = Reader(pid)
+            first, second = reader.snapshot(), reader.snapshot()
+        field = first.fixed.word(reader.layout.fields)
+        assert field
+        first.metadata.scatter(np.array([field]), np.zeros((1, reader.layout.field_bytes // 8), dtype=np.uint64))
+        before, after = Heap(first, reader.infos), Heap(second, reader.infos)
+        assert (len(before.fields), len(after.fields)) == (0, 1)
+        large = int(np.bitwise_count(after.fields[0].taken).sum()) << reader.layout.granule_shift
+        assert 0 < large <= moved_bytes(before, after)
+        add_resident(after, before)
 
     @pytest.mark.parametrize("left", range(4))
     def test_a_process_that_ends_while_it_is_read_is_no_empty_one(self, monkeypatch, left):

@@ -3,8 +3,9 @@
 In README.md, CHANGELOG.md, CONTRIBUTING.md, docs/*.md: `paths` of the tree (with * and {a,b}), links and #anchors,
 `make targets`, options in FOLIO_OPTIONS=..., `folio_names`, `kConstants` and `Qualified::names` of the code. In code,
 comments and messages: docs/NAME.md#anchor. In comments of src and include: files, kConstants, names_with_underscores
-and calls(). And the other way round: docs/options.md has every option, and its default; docs/PORTING.md has every
-function of the contract with the system; each .cc of src opens with a comment.
+and calls(); `words`, and *parameters that point, of the file's own code or its header's, or options. And the other way
+round: docs/options.md has every option, and its default; docs/PORTING.md has every function of the contract with the
+system; each .cc of src opens with a comment.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ IN_COMMENT = re.compile(
     r"(?<![\w/.-])(?:[\w/]+\.(?:h|cc|def|py|cmake)\b|k[A-Z]\w+|[a-z]\w*_\w+|[A-Za-z_]\w*(?=\(\)))(?!\.\w)"
 )
 # Of others: headers, the kernel's fields, the instructions by which compilers tell how a stack is unwound.
+QUOTED = re.compile(r"`([a-z]\w*)`|(?<![\w*/])\*([a-z]\w*)(?=[:,; ]|\.\s|\.$)")
 OF_OTHERS = re.compile(
     r"dlfcn\.h|sys/sdt\.h|linux/futex\.h|mm_cid|same_value|set_loc|advance_loc[124]|(?:def_cfa|val|offset|restore)_\w+|"
     r"remember_state|def_cfa"
@@ -67,6 +69,7 @@ class Names:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.near_files: dict[Path, set[str]] = {}
         self.in_code: set[str] = set()  # words, but for those in comments alone
         for path in [*house.files(root, CODE_FOLDERS, CODE_SUFFIXES), Path("CMakeLists.txt")]:
             if (root / path).is_file():
@@ -83,6 +86,15 @@ class Names:
         self.options = {name: (kind, int(default), values.split("|")) for kind, name, default, values in found}
         limits = LIMIT.findall(rows.read_text()) if rows.is_file() else []
         self.options |= {name: ("LIMIT", 0, [""]) for name in limits}
+
+    def near(self, path: Path) -> set[str]:
+        """Words in the code of a file and of its header or source; options and what C calls."""
+        if path in self.near_files:
+            return self.near_files[path]
+        pair = [self.root / path.with_suffix(suffix) for suffix in (".h", ".cc")]
+        code = [line for file in pair if file.is_file() for line in house.split(file.read_text())[0]]
+        words = set(re.findall(r"\w+", "\n".join(code))) | set(self.options) | {"malloc", "free"}
+        return self.near_files.setdefault(path, words)
 
     def has_path(self, path: str) -> bool:
         return all(any(self.root.glob(each)) for each in expand(path.rstrip("/")))
@@ -138,6 +150,10 @@ def check_comments(names: Names, path: Path, problems: house.Problems) -> None:
             known = names.ends if "." in name else names.in_code
             if name not in known and not OF_OTHERS.fullmatch(name):
                 problems.add(path, number, f"the comment names {name}, which does not exist")
+        for spans in QUOTED.findall(line):
+            name = spans[0] or spans[1]
+            if name not in names.near(path) and not IN_COMMENT.fullmatch(name):
+                problems.add(path, number, f"the comment names {name}, which is not in this file's code")
 
 
 def check_contract(names: Names, problems: house.Problems) -> None:

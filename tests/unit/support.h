@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -53,6 +54,12 @@ inline void unlock_page(void* address) { syscall(SYS_munlock, address, size_t{1}
 // Which pages of a page-aligned range are resident: one byte for each, its lowest bit. False if that is not known.
 inline bool residency(const void* address, size_t bytes, unsigned char* pages) {
   return mincore(const_cast<void*>(address), bytes, pages) == 0;
+}
+
+// The function that makes the housekeeper, by its type on a POSIX system.
+using CreateThread = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+inline void create_threads_by(CreateThread* create) {
+  folio::os::create_threads_by(reinterpret_cast<folio::os::AnyFunction*>(create));
 }
 
 inline void sleep_ms(unsigned ms) { usleep(ms * 1000); }

@@ -191,6 +191,9 @@ class Heap:
             granules = header >> (layout.field_granules_offset % 8 * 8) & 0xFFFFFFFF
             if granules > GRANULES_MOST:
                 raise ValueError(f"a field of {granules} granules")
+            base = metadata.word(at + layout.field_base_offset)
+            if not granules or not base:
+                break  # made after its metadata was copied, or just then
             words = granules // 64
             body = metadata.gather(np.array([at + layout.field_bytes]), 3 * words + granules // 2)[0]
             entries = body[3 * words :].view(np.uint32)
@@ -200,7 +203,6 @@ class Heap:
             parked = np.zeros(granules, dtype=bool)
             for at_granule in np.flatnonzero((entries != 0) & (entries >> LENT_SHIFT == 0)):
                 parked[at_granule : at_granule + (entries[at_granule] & 0xFFFF)] = True
-            base = metadata.word(at + layout.field_base_offset)
             taken, resident = body[:words], body[words : 2 * words]
             found.append(
                 Field(

@@ -507,9 +507,9 @@ TEST_F(Clock, WhereTheHousekeeperDoesNotComeTheCallsTakeOver) {
   options.dirty_floor = 2;
   EXPECT_TRUE(holds_in_child([] {
     const OtherThread other;
-    os::create_threads_by([](pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) { return 0; });
+    create_threads_by([](pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) { return 0; });
     EXPECT_TRUE(clock_start_housekeeper());
-    os::create_threads_by(pthread_create);
+    create_threads_by(pthread_create);
     set_timekeeper(true);  // as its last word
     burst(3000, 16 * kMiB);
     EXPECT_TRUE(comes_true([] { return dirty() <= kOwn; }, [] { slow_calls(32); })) << dirty();
