@@ -27,7 +27,6 @@ struct Fields {
   alignas(64) Atomic<Field*> next_guess;
   Atomic<Field*> next_to_repair;
 };
-extern Fields process_fields;
 
 // [fields] acquire: pairs with publish
 inline Field* first_field(const Fields& fields) { return fields.first.load(order::acquire); }

@@ -24,9 +24,6 @@
 
 namespace folio {
 
-struct Fields;  // fields.h
-extern Fields process_fields;
-
 // `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a chunk). Null if there is no
 // memory. `zeroed`: all of it reads as zero. Without `may_open` no field is opened for it, and the size has no bound.
 void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open = true);
