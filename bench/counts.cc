@@ -12,6 +12,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
+#include "space/fields.h"
 #include "space/large.h"
 #include "space/pages.h"
 #include "store/bin.h"
@@ -83,17 +84,20 @@ void name(const void* start, size_t bytes, const char* kind, unsigned bin = 0, u
 
 void name_all() {
   name(&page_counts, sizeof page_counts, "page counts");
-  for (auto& entry : cpu_caches) {
+  name(&process_caches.depot.held, sizeof process_caches.depot.held, "depot's sum");
+  name(&process_fields.index, sizeof process_fields.index, "index of fields");
+  for (auto& entry : process_caches.of_cpu) {
     CpuCache* cache = entry.load(order::acquire);
     if (cache == nullptr) continue;
     name(&cache->section, sizeof cache->section, "section");
     name(&cache->busy, sizeof cache->busy, "section busy");
   }
-  for (Field* f = fields.load(order::acquire); f != nullptr; f = f->next.load(order::acquire)) {
+  for (Field* f = process_fields.first.load(order::acquire); f != nullptr; f = f->next.load(order::acquire)) {
     name(f, Field::bytes_for(f->granules), "fields");
   }
   for (unsigned i = 1; i < kBins; ++i) {
-    for (unsigned s = 0; s < kShardsMost; ++s) name(&depot[s][i], sizeof depot[s][i], "depot", i, s);
+    for (unsigned s = 0; s < kShardsMost; ++s)
+      name(&process_caches.depot.bins[s][i], sizeof process_caches.depot.bins[s][i], "depot", i, s);
     for (HintBlock* block = process_store.bins[i].blocks.load(order::acquire); block != nullptr; block = block->next) {
       name(block, sizeof *block, "hints", i);
     }

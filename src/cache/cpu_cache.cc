@@ -1,7 +1,6 @@
 // Puts magazines into and takes them out of the current CPU's cache; where the section is busy, goes on to the depot.
 #include "cache/cpu_cache.h"
 
-#include "cache/depot.h"
 #include "cache/validate.h"
 #include "config/options.h"
 #include "os/os.h"
@@ -11,13 +10,12 @@
 
 namespace folio {
 
-constinit Atomic<CpuCache*> cpu_caches[kCpusMost];
+constinit CpuCaches process_caches{};
 
 namespace {
 
 // 0: not asked yet, 1: no, 2: yes.
 constinit Hint<int> transactions{0};
-constinit Counter<unsigned> caches{0};  // made so far
 
 FOLIO_NOINLINE int detect_transactions() {
   const int known = arch::Transaction::has() ? 2 : 1;
@@ -37,7 +35,7 @@ bool use_transactions(const CpuCache& cache) {
   return (known != 0 ? known : detect_transactions()) == 2;
 }
 
-FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
+FOLIO_NOINLINE CpuCache* make_cache(CpuCaches& caches, Atomic<CpuCache*>& entry) {
   auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
   if (fresh == nullptr) return nullptr;
@@ -46,38 +44,26 @@ FOLIO_NOINLINE CpuCache* make_cache(Atomic<CpuCache*>& entry) {
     // [cpu-cache] acquire: pairs with the winner's. unseen: its own copy is of the same step of metadata, as a rule
     return entry.load(order::acquire);
   }
-  caches.add(1);
+  caches.made.add(1);
   return fresh;
 }
 
-CpuCache* current_cache() {
+CpuCache* current_cache(CpuCaches& caches) {
   if (options.cpu_cache == 0) return nullptr;
-  Atomic<CpuCache*>& entry = cpu_caches[os::cpu() % kCpusMost];
+  Atomic<CpuCache*>& entry = caches.of_cpu[os::cpu() % kCpusMost];
   CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
-  return __builtin_expect(cache != nullptr, true) ? cache : make_cache(entry);
+  return __builtin_expect(cache != nullptr, true) ? cache : make_cache(caches, entry);
 }
 
-constinit Hint<bool> sparing{false};
 constexpr uint64_t kSpareShare = 16;
 
 // Of one cache, for small and medium objects; for large ones it is the least.
-uint64_t small_budget() {
+uint64_t small_budget(const CpuCaches& caches) {
   const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;
-  return sparing.get() ? budget / kSpareShare : budget;
+  return caches.sparing.get() ? budget / kSpareShare : budget;
 }
 
 void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
-
-// Sums what `of` says of each cache.
-template <typename Of>
-uint64_t sum(Of of) {
-  uint64_t all = 0;
-  for (auto& entry : cpu_caches) {
-    const CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
-    if (cache != nullptr) all += of(*cache);
-  }
-  return all;
-}
 
 // ---- Inside the section ----
 
@@ -160,13 +146,13 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 // What one thread alone has goes to the folios: the older half, up to kAtOnce objects, from kBundleBytes or kAloneMost
 // objects on (bundle_length has 8 bits); all of it, as soon as it keeps many pages. (Trees of 500 to 30,000 nodes: 0.63
 // of the time. A free that gave 16,384 objects back took 0.26 ms.)
-Magazine* remove_excess(CpuCache& cache, BinId bin, int64_t* bytes) {
+Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int64_t* bytes) {
   constexpr unsigned kAloneMost = 16384, kMagazinesMost = 200, kAtOnce = 4096;
   const CpuList& list = cache.lists[index(bin)];
   const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
-  const bool over = cache.bytes > small_budget() || objects > kAloneMost || list.magazines > kMagazinesMost;
+  const bool over = cache.bytes > small_budget(caches) || objects > kAloneMost || list.magazines > kMagazinesMost;
   if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
-  if (depot_is_shared() || pins_pages(list.top(), objects)) return remove_behind(cache, bin, 0, bytes);
+  if (caches.depot.shared.get() || pins_pages(list.top(), objects)) return remove_behind(cache, bin, 0, bytes);
   if (objects * uint64_t{info_of(bin).size} <= kBundleBytes && !over) return nullptr;
   return remove_behind(cache, bin, objects - (objects / 2 < kAtOnce ? objects / 2 : kAtOnce), bytes);
 }
@@ -188,8 +174,8 @@ void prefetch_first(CpuCache& cache, BinId bin) {
 
 }  // namespace
 
-Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
-  CpuCache* cache = current_cache();
+Magazine* cpu_cache_put(CpuCaches& caches, BinId bin, Magazine* magazine, const char* function) {
+  CpuCache* cache = current_cache(caches);
   Magazine* bundle = nullptr;
   int64_t bytes = 0, flushed = 0;
   bool merged = false;
@@ -198,7 +184,7 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
   const bool ran = cache != nullptr && cache->section.run(use_transactions(*cache), [&] {
     merged = merge(*cache, bin, magazine);
     if (!merged) add(*cache, bin, magazine);
-    bundle = remove_excess(*cache, bin, &bytes);
+    bundle = remove_excess(caches, *cache, bin, &bytes);
     if (bundle != nullptr) flushed = note_to_depot(*cache, bin, bytes);
   });
   if (!ran) {
@@ -213,13 +199,13 @@ Magazine* cpu_cache_put(BinId bin, Magazine* magazine, const char* function) {
     bundle = magazine;
     flushed = bytes = bundle_bytes(bin, bundle);
   }
-  if (bundle != nullptr) depot_push(bin, bundle, bytes, function);
-  if (flushed != 0) depot_count(depot_small(bin), flushed);
+  if (bundle != nullptr) depot_push(caches.depot, bin, bundle, bytes, function);
+  if (flushed != 0) depot_count(caches.depot, depot_small(bin), flushed);
   return merged ? magazine : nullptr;
 }
 
-Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
-  CpuCache* cache = current_cache();
+Magazine* cpu_cache_get(CpuCaches& caches, BinId bin, unsigned want, Magazine* into) {
+  CpuCache* cache = current_cache(caches);
   Magazine* magazine = nullptr;
   if (cache != nullptr &&
       !cache->section.run(use_transactions(*cache), [&] { magazine = remove_some(*cache, bin, want, into); })) {
@@ -229,11 +215,11 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
     prefetch_first(*cache, bin);
     return magazine;
   }
-  Magazine* bundle = depot_pop(bin);
+  Magazine* bundle = depot_pop(caches.depot, bin);
   if (bundle == nullptr) return nullptr;
   // A bundle goes into the cache, as far as its budget reaches, and is served from there; where that is busy, its first
   // magazine, or as much of it as is wanted, is the answer. What is left goes back to the depot.
-  const uint64_t budget = small_budget();
+  const uint64_t budget = small_budget(caches);
   unsigned length = bundle->bundle_length();
   int64_t flushed = 0;
   Magazine* rest = bundle;
@@ -265,15 +251,15 @@ Magazine* cpu_cache_get(BinId bin, unsigned want, Magazine* into) {
     const int64_t bytes = bundle_bytes(bin, rest);
     if (!ran) flushed += bytes;
     rest->set_bundle_length(length);
-    depot_push(bin, rest, bytes, "free");
+    depot_push(caches.depot, bin, rest, bytes, "free");
   }
-  if (flushed != 0) depot_count(depot_small(bin), flushed);
+  if (flushed != 0) depot_count(caches.depot, depot_small(bin), flushed);
   if (cache != nullptr) prefetch_first(*cache, bin);
   return magazine;
 }
 
-void* cpu_cache_pop_one(BinId bin, Magazine** emptied) {
-  CpuCache* cache = current_cache();
+void* cpu_cache_pop_one(CpuCaches& caches, BinId bin, Magazine** emptied) {
+  CpuCache* cache = current_cache(caches);
   void* object = nullptr;
   *emptied = nullptr;
   if (cache == nullptr) return nullptr;
@@ -294,8 +280,8 @@ void* cpu_cache_pop_one(BinId bin, Magazine** emptied) {
   return object;
 }
 
-Pushed cpu_cache_push_one(BinId bin, void* object) {
-  CpuCache* cache = current_cache();
+Pushed cpu_cache_push_one(CpuCaches& caches, BinId bin, void* object) {
+  CpuCache* cache = current_cache(caches);
   Pushed pushed = Pushed::kNo;
   if (cache == nullptr) return pushed;
   const bool ran = cache->section.run(use_transactions(*cache), [&] {
@@ -306,7 +292,7 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
       pushed = Pushed::kTwice;
       return;
     }
-    if (first->count() >= first->bottom() || cache->bytes > small_budget()) return;
+    if (first->count() >= first->bottom() || cache->bytes > small_budget(caches)) return;
     Slot* const top = first->top() - 1;
     *top = object;
     first->park(top);
@@ -319,29 +305,29 @@ Pushed cpu_cache_push_one(BinId bin, void* object) {
   return pushed;
 }
 
-bool cpu_caches_hold(BinId bin, const void* object) {
+bool cpu_caches_hold(CpuCaches& caches, BinId bin, const void* object) {
   constexpr unsigned kFewMagazines = 4, kFewCaches = 8;
-  bool found = false;
-  unsigned left = caches.get() < kFewCaches ? caches.get() : kFewCaches;
-  for (auto& entry : cpu_caches) {
-    if (left == 0 || found) break;
-    CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
+  unsigned left = caches.made.get() < kFewCaches ? caches.made.get() : kFewCaches;
+  for (unsigned i = 0; left != 0 && i < kCpusMost; ++i) {
+    CpuCache* cache = caches.of_cpu[i].load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
     if (cache == nullptr) continue;
     --left;
     if (cache->lists[index(bin)].top() == nullptr) continue;
+    bool found = false;
     cache->section.run(use_transactions(*cache), [&] {
       Magazine* magazine = cache->lists[index(bin)].top();
-      for (unsigned i = 0; i < kFewMagazines && magazine != nullptr && !found; ++i, magazine = magazine->next()) {
+      for (unsigned n = 0; n < kFewMagazines && magazine != nullptr && !found; ++n, magazine = magazine->next()) {
         found = holds(magazine->top(), magazine->count(), object);
       }
     });
+    if (found) return true;
   }
-  return found;
+  return false;
 }
 
-void* cpu_cache_get_large(unsigned granules) {
+void* cpu_cache_get_large(CpuCaches& caches, unsigned granules) {
   if (granules > LargeList::kGranulesMost) return nullptr;
-  CpuCache* cache = current_cache();
+  CpuCache* cache = current_cache(caches);
   void* object = nullptr;
   if (cache == nullptr) return nullptr;
   const bool ran = cache->section.run(use_transactions(*cache), [&] { object = cache->large.find(granules); });
@@ -349,8 +335,8 @@ void* cpu_cache_get_large(unsigned granules) {
   return object;
 }
 
-bool cpu_cache_put_large(void* parked, unsigned granules) {
-  CpuCache* cache = current_cache();
+bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
+  CpuCache* cache = current_cache(caches);
   LargeGone gone;
   const uint64_t bytes = uint64_t{granules} << kGranuleShift;
   if (cache == nullptr || granules > LargeList::kGranulesMost) {
@@ -360,7 +346,8 @@ bool cpu_cache_put_large(void* parked, unsigned granules) {
   const bool ran = cache->section.run(use_transactions(*cache), [&] {
     LargeList& list = cache->large;
     if (list.kept++ % LargeList::kBudgetEvery == 0)
-      list.budget = sparing.get() ? small_budget() : LargeList::budget_of_one(small_budget(), caches.get());
+      list.budget = caches.sparing.get() ? small_budget(caches)
+                                         : LargeList::budget_of_one(small_budget(caches), caches.made.get());
     if (bytes > list.budget / 4) {
       gone.object[gone.count++] = parked;
       return;
@@ -377,9 +364,9 @@ bool cpu_cache_put_large(void* parked, unsigned granules) {
   return ran && gone.count == 0;
 }
 
-unsigned cpu_caches_trim(bool all, bool large) {
+unsigned cpu_caches_trim(CpuCaches& caches, bool all, bool large) {
   unsigned drained = 0;
-  for (auto& entry : cpu_caches) {
+  for (auto& entry : caches.of_cpu) {
     CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
     if (cache == nullptr) continue;
     for (unsigned i = 1; i < kBins; ++i) {
@@ -403,48 +390,6 @@ unsigned cpu_caches_trim(bool all, bool large) {
     drained += gone.count;
   }
   return drained;
-}
-
-void cpu_caches_after_fork(bool alone) {
-  if (!alone) return;
-  for (auto& entry : cpu_caches) {
-    // [cpu-cache] acquire: pairs with make_cache. unseen: the child of a fork has one thread
-    CpuCache* cache = entry.load(order::acquire);
-    if (cache == nullptr) continue;
-    cache->large = LargeList{};
-    if (!cache->section.held()) continue;
-    // Its lists may be half changed. Losing what they hold, at most the budget, beats repairing what cannot be checked.
-    cache->bytes = 0;
-    cache->to_depot[0] = cache->to_depot[1] = 0;
-    for (CpuList& list : cache->lists) list.clear();
-    cache->section.forget_holder();
-  }
-  large_give_parked();
-}
-
-uint64_t cpu_caches_objects(BinId bin) {
-  return sum([bin](const CpuCache& cache) -> uint64_t {
-    return cache.lists[index(bin)].objects.load(order::relaxed);  // relaxed: a statistic
-  });
-}
-
-void cpu_caches_spare(bool spare) {
-  if (sparing.get() != spare) sparing.set(spare);
-}
-
-uint64_t cpu_caches_pin() {
-  return sum([](const CpuCache& cache) {
-    uint64_t bytes = 0;
-    for (unsigned i = 1; i < kBins; ++i) {
-      const uint64_t objects = cache.lists[i].objects.load(order::relaxed);  // relaxed: a guess
-      bytes += objects * (info_of(bin_id(i)).size + os::page_bytes());
-    }
-    return bytes;
-  });
-}
-
-uint64_t cpu_caches_busy() {
-  return sum([](const CpuCache& cache) { return cache.busy.load(order::relaxed); });  // relaxed: a statistic
 }
 
 }  // namespace folio

@@ -1,4 +1,4 @@
-// Pushes, pops and drains bundles, and keeps the depot's bound.
+// Pushes, pops and drains bundles, and keeps a depot's bound.
 #include "cache/depot.h"
 
 #include "cache/validate.h"
@@ -10,26 +10,7 @@ namespace folio {
 
 namespace {
 
-// A line of its own. Bytes of objects: of larger ones, of small ones.
-struct alignas(64) Held {
-  Counter<int64_t> bytes[2];
-};
-constinit Held held;
-constinit Hint<bool> shared{false};
-
 constexpr int64_t kLiveShare = 4;
-
-}  // namespace
-
-constinit DepotBin depot[kShardsMost][kBins];
-
-bool depot_is_shared() { return shared.get(); }
-
-void depot_set_shared() {
-  if (!shared.get()) shared.set(true);
-}
-
-namespace {
 
 Magazine* pop(MagazineStack& stack) {
   if (stack.peek_empty()) return nullptr;
@@ -39,13 +20,13 @@ Magazine* pop(MagazineStack& stack) {
 }
 
 // Taken once: others may push as fast as this drains.
-unsigned drain_stack(BinId bin, MagazineStack& stack) {
+unsigned drain_stack(Depot& depot, BinId bin, MagazineStack& stack) {
   unsigned drained = 0;
   Magazine* next = nullptr;
   for (Magazine* bundle = stack.peek_empty() ? nullptr : stack.pop_all(); bundle != nullptr; bundle = next) {
     next = bundle->stack_link().load(order::relaxed);  // relaxed: the list is ours
     bundle->forget_stack_link();
-    depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
+    depot_count(depot, depot_small(bin), -bundle_bytes(bin, bundle));
     drained += bundle_drain(bin, bundle, "free");
   }
   return drained;
@@ -53,7 +34,7 @@ unsigned drain_stack(BinId bin, MagazineStack& stack) {
 
 // Drains the magazines of the bundle whose objects lie scattered, and counts their bytes out. Returns the others, or
 // null.
-Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
+Magazine* keep_ordered(Depot& depot, BinId bin, Magazine* bundle, const char* function) {
   Magazine *kept = nullptr, *last = nullptr, *gone = nullptr;
   unsigned length = 0;
   int64_t bytes = 0;
@@ -74,40 +55,40 @@ Magazine* keep_ordered(BinId bin, Magazine* bundle, const char* function) {
     }
   }
   bundle_drain(bin, gone, function);
-  if (bytes != 0) depot_count(depot_small(bin), -bytes);
+  if (bytes != 0) depot_count(depot, depot_small(bin), -bytes);
   if (kept == nullptr) return nullptr;
   last->set_next(nullptr);
   kept->set_bundle_length(length);
   return kept;
 }
 
-bool has_room(BinId bin, int64_t bytes) {
-  if (!shared.get()) return false;
+bool has_room(const Depot& depot, BinId bin, int64_t bytes) {
+  if (!depot.shared.get()) return false;
   const bool small = depot_small(bin);
   int64_t most = options.depot << 10;
   if (!small && timekeeper_runs() && most != 0) {
     const int64_t share = live_resident() / kLiveShare, least = share > kTolerated ? share : kTolerated;
     if (least > most) most = least;
   }
-  return held.bytes[small].get() + bytes <= most;
+  return depot.held.bytes[small].get() + bytes <= most;
 }
 
 }  // namespace
 
-void depot_push(BinId bin, Magazine* bundle, int64_t bytes, const char* function) {
-  if (!has_room(bin, bytes)) {
-    depot_count(depot_small(bin), -bytes);
+void depot_push(Depot& depot, BinId bin, Magazine* bundle, int64_t bytes, const char* function) {
+  if (!has_room(depot, bin, bytes)) {
+    depot_count(depot, depot_small(bin), -bytes);
     bundle_drain(bin, bundle, function);
     return;
   }
-  DepotBin& d = depot[own_shard()][index(bin)];
+  DepotBin& d = depot.bins[own_shard()][index(bin)];
   // A bundle that finds the stacks empty is likely to be taken at once, and may be scattered. Where others wait
   // already, this one will wait too, and is put in order.
-  if (!d.bundles[0].peek_empty() || !d.bundles[1].peek_empty()) bundle = keep_ordered(bin, bundle, function);
+  if (!d.bundles[0].peek_empty() || !d.bundles[1].peek_empty()) bundle = keep_ordered(depot, bin, bundle, function);
   if (bundle != nullptr) d.bundles[d.recent.get()].push(bundle);
 }
 
-void depot_count(bool small, int64_t bytes) { held.bytes[small].add(bytes); }
+void depot_count(Depot& depot, bool small, int64_t bytes) { depot.held.bytes[small].add(bytes); }
 
 int64_t bundle_bytes(BinId bin, Magazine* bundle) {
   int64_t objects = 0;
@@ -115,55 +96,54 @@ int64_t bundle_bytes(BinId bin, Magazine* bundle) {
   return objects * info_of(bin).size;
 }
 
-Magazine* depot_pop(BinId bin) {
-  if (!shared.get()) return nullptr;  // nothing was pushed before
-  return find_in_shards([bin](unsigned shard) {
-    DepotBin& d = depot[shard][index(bin)];
+Magazine* depot_pop(Depot& depot, BinId bin) {
+  if (!depot.shared.get()) return nullptr;  // nothing was pushed before
+  return find_in_shards([&depot, bin](unsigned shard) {
+    DepotBin& d = depot.bins[shard][index(bin)];
     const uint32_t recent = d.recent.get();
     Magazine* bundle = pop(d.bundles[recent]);
     return bundle != nullptr ? bundle : pop(d.bundles[1 - recent]);
   });
 }
 
-unsigned depot_trim(bool all) {
+unsigned depot_trim(Depot& depot, bool all) {
   unsigned drained = 0;
   const unsigned n = shards.load(order::relaxed) * kBins;  // relaxed: a new one's turn comes
   for (unsigned i = 0; i < n; ++i) {
     const BinId bin = bin_id(i % kBins);
-    DepotBin& d = depot[i / kBins][i % kBins];
+    DepotBin& d = depot.bins[i / kBins][i % kBins];
     const uint32_t recent = d.recent.get();
-    drained += drain_stack(bin, d.bundles[1 - recent]);
-    if (all) drained += drain_stack(bin, d.bundles[recent]);
+    drained += drain_stack(depot, bin, d.bundles[1 - recent]);
+    if (all) drained += drain_stack(depot, bin, d.bundles[recent]);
     if (!d.bundles[recent].peek_empty()) d.recent.set(1 - recent);
   }
   return drained;
 }
 
-unsigned depot_age(unsigned most) {
-  static constinit Hint<unsigned> next{0};                 // where the next call goes on; simultaneous calls do no harm
+unsigned depot_age(Depot& depot, unsigned most) {
   const unsigned n = shards.load(order::relaxed) * kBins;  // relaxed: a new one's turn comes
   unsigned drained = 0;
-  for (unsigned i = next.get(); i < n; ++i) {
+  for (unsigned i = depot.next_to_age.get(); i < n; ++i) {
     const BinId bin = bin_id(i % kBins);
-    DepotBin& d = depot[i / kBins][i % kBins];
+    DepotBin& d = depot.bins[i / kBins][i % kBins];
     const uint32_t recent = d.recent.get();
     while (drained < most) {
       Magazine* const bundle = pop(d.bundles[1 - recent]);
       if (bundle == nullptr) break;
-      depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
+      depot_count(depot, depot_small(bin), -bundle_bytes(bin, bundle));
       drained += bundle_drain(bin, bundle, "free");
     }
     if (drained >= most) {
-      next.set(i);
+      depot.next_to_age.set(i);
       return drained;
     }
     if (!d.bundles[recent].peek_empty()) d.recent.set(1 - recent);
   }
-  next.set(0);
+  depot.next_to_age.set(0);
   return drained;
 }
 
-uint64_t depot_objects(BinId bin) {
+uint64_t depot_objects(const Depot& depot, BinId bin) {
   // Others push and pop meanwhile, so links may lead anywhere in the magazines: the walk is safe, as they are never
   // unmapped, and bounded.
   constexpr unsigned kStepsMost = 1u << 16;
@@ -171,7 +151,7 @@ uint64_t depot_objects(BinId bin) {
   unsigned steps = 0;
   const unsigned n = 2 * shards.load(order::relaxed);  // relaxed: an estimate
   for (unsigned i = 0; i < n; ++i) {
-    Magazine* bundle = depot[i / 2][index(bin)].bundles[i % 2].top();
+    Magazine* bundle = depot.bins[i / 2][index(bin)].bundles[i % 2].top();
     while (bundle != nullptr && steps < kStepsMost) {
       for (Magazine* m = bundle; m != nullptr && steps < kStepsMost; m = m->next(), ++steps) objects += m->count();
       bundle = bundle->stack_link().load(order::relaxed);  // relaxed: an estimate

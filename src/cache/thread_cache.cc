@@ -88,7 +88,7 @@ void* pop(BinId bin) {
 
 // To the CPU cache or the depot.
 void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
-  if (Magazine* empty = cpu_cache_put(bin, magazine, function)) put_empty(c, empty);
+  if (Magazine* empty = cpu_cache_put(process_caches, bin, magazine, function)) put_empty(c, empty);
 }
 
 // The same for a magazine that frees have filled, which is validated first.
@@ -149,12 +149,12 @@ void* take_one(BinId bin, bool* zero) {
 void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   if (info_of(bin).size > kSmallFirst && watch_wanted(process_store, bin)) return take_one(bin, zero);
   Magazine* magazine;
-  void* object = cpu_cache_pop_one(bin, &magazine);
+  void* object = cpu_cache_pop_one(process_caches, bin, &magazine);
   if (magazine != nullptr) put_empty(c, magazine);
   if (object != nullptr) return object;
   Magazine* const empty = get_empty(c);
   if (empty == nullptr) return take_one(bin, zero);
-  magazine = cpu_cache_get(bin, 1, empty);
+  magazine = cpu_cache_get(process_caches, bin, 1, empty);
   if (magazine == nullptr) {
     magazine = empty;
     const unsigned got = take_objects(process_store, bin, magazine->slot(0), some_of(bin), zero);
@@ -176,7 +176,7 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
 
 // One object of a bin that the thread does not cache: to the CPU cache, the depot or the folios.
 void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
-  switch (cpu_cache_push_one(bin, object)) {
+  switch (cpu_cache_push_one(process_caches, bin, object)) {
     case Pushed::kYes:
       return;
     case Pushed::kTwice:
@@ -254,7 +254,7 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   b.ran_over = false;
   Magazine* empty = detach(bin);
   if (empty == nullptr) empty = get_empty(*cache);
-  Magazine* const magazine = empty != nullptr ? cpu_cache_get(bin, want, empty) : nullptr;
+  Magazine* const magazine = empty != nullptr ? cpu_cache_get(process_caches, bin, want, empty) : nullptr;
   if (magazine == nullptr) return fill(*cache, bin, empty, want, zero);
   if (empty != magazine) put_empty(*cache, empty);
   make_room(*cache, bin, magazine);

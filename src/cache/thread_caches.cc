@@ -61,7 +61,7 @@ void hand_on_all(const ThreadCursors& cursors) {
     if (!plausible(cursors.cursor[i]) || *cursors.cursor[i] == nullptr) continue;
     Magazine* const magazine = Magazine::of(cursors.cursor[i]);
     magazine->park(cursors.cursor[i]);
-    if (Magazine* empty = cpu_cache_put(bin_id(i), magazine, "free")) {
+    if (Magazine* empty = cpu_cache_put(process_caches, bin_id(i), magazine, "free")) {
       empty->set_next(nullptr);
       magazines_put(empty);
     }
@@ -160,7 +160,7 @@ ThreadCache* thread_cache_make() {
   thread_state = {cache, Phase::kCached};
   thread_cursors.owner = cache;
   cache->thread.store(os::thread_id(), order::relaxed);  // relaxed: published with the cursors
-  if (thread_count() > 1) depot_set_shared();
+  if (thread_count() > 1) depot_set_shared(process_caches.depot);
   // [cursors] release: after the cache and its owner are set up; pairs with take_from_gone.
   cache->cursors.store(&thread_cursors, order::release);
   // May allocate, through this very cache. If it fails, the thread's end goes unnoticed, and what it caches is lost.

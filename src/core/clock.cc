@@ -55,7 +55,7 @@ uint64_t period_ms() {
 }
 
 void age_beyond_bins() {
-  large_age();
+  large_age(process_fields);
   huge_age();
 }
 
@@ -66,9 +66,9 @@ void age_everything() {
 
 // What a tick does last. Returns whether it did anything.
 bool end_tick(unsigned drained) {
-  cpu_caches_spare(ladder_is_tight());
+  cpu_caches_spare(process_caches, ladder_is_tight());
   drained_at.set(INT64_MAX);
-  drained += cpu_caches_trim(false);
+  drained += cpu_caches_trim(process_caches, false);
   // Without decay nothing free waits. What was drained here goes at once, since the call that runs this tick has
   // checked the bound already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
@@ -81,7 +81,7 @@ bool end_tick(unsigned drained) {
 // The housekeeper's. Returns whether it did anything.
 bool tick() {
   const size_t purged = purge_everything(PurgeWhich::kAged, kUnlimited);
-  const bool drained = end_tick(depot_trim(false));
+  const bool drained = end_tick(depot_trim(process_caches.depot, false));
   age_everything();
   bins_done.set(false);
   return purged != 0 || drained;
@@ -100,7 +100,8 @@ bool tick_in_steps() {
   }
   if (purged < kStepBytes) purged += purge_beyond_bins(PurgeWhich::kAged, kStepBytes - purged);
   if (purged >= kStepBytes) return false;
-  const unsigned drained = options.decay == 0 ? depot_trim(false) : depot_age(kStepMagazines);
+  const unsigned drained =
+      options.decay == 0 ? depot_trim(process_caches.depot, false) : depot_age(process_caches.depot, kStepMagazines);
   if (options.decay != 0 && drained >= kStepMagazines) return false;
   end_tick(drained);
   age_beyond_bins();
@@ -263,10 +264,10 @@ bool drain_what_pins() {
   const int64_t live = live_resident();
   const auto huge = static_cast<int64_t>(huge_live_bytes());
   if (live > (recent_live() - huge) / 4 || live > drained_at.get() / 2) return false;
-  if (static_cast<int64_t>(cpu_caches_pin()) <= live / 2) return false;
+  if (static_cast<int64_t>(cpu_caches_pin(process_caches)) <= live / 2) return false;
   drained_at.set(live);
-  cpu_caches_spare(true);
-  return cpu_caches_trim(true, false) != 0;
+  cpu_caches_spare(process_caches, true);
+  return cpu_caches_trim(process_caches, true, false) != 0;
 }
 
 void note_work() {

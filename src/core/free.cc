@@ -43,7 +43,8 @@ HugeBlock* find_huge(const void* object, const char* function) {
 // second free of an object in one of these is found, but not in another thread's magazine.
 void release_watched(void* object, BinId bin, const char* function) {
   if (ThreadCache* cache = thread_cache()) thread_cache_before_free(cache, bin);
-  if (thread_cache_holds(bin, object) || cpu_caches_hold(bin, object)) return report_double_free(function, object, bin);
+  if (thread_cache_holds(bin, object) || cpu_caches_hold(process_caches, bin, object))
+    return report_double_free(function, object, bin);
   give_object(bin, object, function);
   watch_free(process_store, bin, object);
   // Without decay its pages go at once.
@@ -86,7 +87,7 @@ void release_slow(void* object, const char* function) {
     const unsigned granules = large_park(object, &seen);
     if (granules == 0) return report_large(function, object);
     if (seen) seam_freed(object);
-    if (cpu_cache_put_large(object, granules)) return clock_after_light_call();
+    if (cpu_cache_put_large(process_caches, object, granules)) return clock_after_light_call();
     return clock_after_large_call();
   }
   if (code == kCodeGuarded) return release_guarded(object, function);

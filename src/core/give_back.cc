@@ -12,7 +12,7 @@ namespace folio {
 
 // The stores bound how many fields and blocks they visit.
 size_t purge_beyond_bins(PurgeWhich which, size_t most_bytes) {
-  size_t purged = large_purge(which != PurgeWhich::kAged, most_bytes);
+  size_t purged = large_purge(process_fields, which != PurgeWhich::kAged, most_bytes);
   if (purged < most_bytes) purged += huge_purge(which != PurgeWhich::kAged, most_bytes - purged);
   return purged;
 }
@@ -33,8 +33,8 @@ size_t purge_some(size_t bytes) {
 }
 
 void empty_shared_caches() {
-  cpu_caches_trim(true);
-  depot_trim(true);
+  cpu_caches_trim(process_caches, true);
+  depot_trim(process_caches.depot, true);
 }
 
 size_t collect_everything(const char* function) {

@@ -23,7 +23,7 @@ void follow(Level level) {
   if (tight.load(order::relaxed) == wanted) return;  // relaxed: a look first
   // Relaxed: one of several threads does it.
   if (tight.exchange(wanted, order::relaxed) == wanted) return;
-  cpu_caches_spare(wanted);
+  cpu_caches_spare(process_caches, wanted);
   if (wanted) empty_shared_caches();
 }
 

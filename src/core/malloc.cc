@@ -75,7 +75,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kChunkBytes;
-    void* const object = may_fit ? large_alloc(size, alignment, zeroed, false) : nullptr;
+    void* const object = may_fit ? large_alloc(process_fields, size, alignment, zeroed, false) : nullptr;
     return object == nullptr ? out_of_memory() : object;
   }
   void* const object = start_of_huge(block, size, zeroed);
@@ -85,9 +85,13 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
 
 // A large object out of the CPU's cache, whose pages are there.
 void* take_parked(size_t size, size_t alignment, bool zeroed) {
-  void* const object = alignment <= 64 ? cpu_cache_get_large(large_granules(size)) : nullptr;
+  void* const object = alignment <= 64 ? cpu_cache_get_large(process_caches, large_granules(size)) : nullptr;
   if (object != nullptr) large_unpark(object, size, zeroed);
   return object;
+}
+
+void* take_large(size_t size, size_t alignment, bool zeroed) {
+  return large_alloc(process_fields, size, alignment, zeroed);
 }
 
 // More than a bin serves, in size or alignment.
@@ -98,11 +102,11 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
     clock_after_light_call();
     return object;
   }
-  object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && cpu_caches_trim(true) != 0) object = large_alloc(size, alignment, zeroed);
-  if (object == nullptr && give_back_chunks(size)) object = large_alloc(size, alignment, zeroed);
+  object = take_large(size, alignment, zeroed);
+  if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = take_large(size, alignment, zeroed);
+  if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take_large(size, alignment, zeroed);
+  if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = take_large(size, alignment, zeroed);
+  if (object == nullptr && give_back_chunks(size)) object = take_large(size, alignment, zeroed);
   clock_after_large_call();
   return object == nullptr ? out_of_memory() : object;
 }
@@ -120,7 +124,7 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
   void* object = nullptr;
   if (size <= kLargeMost && alignment <= kChunkBytes) {
     object = take_parked(size, alignment, zeroed);
-    if (object == nullptr) object = large_alloc(size, alignment, zeroed);
+    if (object == nullptr) object = take_large(size, alignment, zeroed);
   } else if (HugeBlock* const block = huge_alloc(size, alignment)) {
     object = start_of_huge(block, size, zeroed);
   }

@@ -41,7 +41,8 @@ BinStats bin_stats(BinId bin, const InThreads& in_threads) {
     add_chunk(d, s);
     return true;
   });
-  s.cached = depot_objects(bin) + cpu_caches_objects(bin) + in_threads.objects[index(bin)];
+  s.cached = depot_objects(process_caches.depot, bin) + cpu_caches_objects(process_caches, bin) +
+             in_threads.objects[index(bin)];
   return s;
 }
 
@@ -57,7 +58,7 @@ Totals totals(const InThreads& in_threads) {
     const uint64_t held = s.taken * size + s.dirty;
     if (s.resident > held) t.fragmented += s.resident - held;
   }
-  const LargeStats large = large_stats();
+  const LargeStats large = large_stats(process_fields);
   t.live += large.taken;
   t.cached += large.parked;
   t.dirty += large.dirty;
@@ -74,7 +75,7 @@ Totals totals(const InThreads& in_threads) {
   t.threads = thread_count();
   t.purged = page_counts.purged.get();
   t.purge_calls = page_counts.purge_calls.get();
-  t.busy_sections = cpu_caches_busy();
+  t.busy_sections = cpu_caches_busy(process_caches);
   return t;
 }
 
@@ -204,7 +205,7 @@ void write_json(Write* write, void* context) {
     first = false;
     flush(text, write, context);
   }
-  const LargeStats large = large_stats();
+  const LargeStats large = large_stats(process_fields);
   text << "],\"large\":{\"objects\":" << large.objects << ",\"taken\":" << large.taken << ",\"cached\":" << large.parked
        << ",\"resident\":" << large.resident << ",\"dirty\":" << large.dirty << "}}\n";
   flush(text, write, context);

@@ -23,6 +23,9 @@
 
 namespace folio {
 
+struct Fields;  // fields.h
+extern Fields process_fields;
+
 inline constexpr unsigned kGranuleShift = 14;
 inline constexpr size_t kGranuleBytes = size_t{1} << kGranuleShift;
 inline constexpr size_t kFieldBytesMost = size_t{64} << 20;
@@ -38,6 +41,7 @@ struct Field {
   uint32_t seal;             // of the two; a field whose seal is broken was overwritten
   uint32_t number;           // its place in the index
   struct FieldBlock* block;  // large_index.h
+  Fields* home;
   Atomic<uint64_t> committed;
   // On lines of their own, since they are written often and every free reads the fields above.
   alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
@@ -85,8 +89,6 @@ inline size_t usable_in(uint32_t entry) {
          offset_in(entry);
 }
 
-extern Atomic<Field*> fields;
-inline Field* first_field() { return fields.load(order::acquire); }         // [fields] acquire: pairs with publish
 inline Field* next_field(Field& f) { return f.next.load(order::acquire); }  // [fields] acquire: pairs with publish
 
 }  // namespace folio

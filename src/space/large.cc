@@ -63,17 +63,17 @@ size_t line_offset(const char* address) {
 
 }  // namespace
 
-void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open) {
+void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open) {
   const bool hashed = alignment <= 64;
   const unsigned count = hashed ? large_granules(size) : granules_for(size == 0 ? 1 : size);
   const unsigned page_step = granules_a_page();
   const auto align_step = static_cast<unsigned>(alignment >> kGranuleShift);
   unsigned from;
   const unsigned step = align_step > page_step ? align_step : page_step;
-  Field* f = take_run(count, step, may_open, &from);
+  Field* f = take_run(fields, count, step, may_open, &from);
   if (f != nullptr && !commit(*f, from, count)) {
     clear(*f, from, count);
-    f = take_committed_run(count, step, &from);
+    f = take_committed_run(fields, count, step, &from);
   }
   if (f == nullptr) return nullptr;
   if (!fits(*f, from, count)) {
@@ -185,11 +185,11 @@ bool large_resize(void* object, size_t size) {
   return true;
 }
 
-// Out of a field.
+// Out of a field of the process's.
 char* lend_chunk() {
   constexpr unsigned kCount = kChunkBytes >> kGranuleShift;
   unsigned from;
-  Field* f = take_run(kCount, kCount, false, &from);
+  Field* f = take_run(process_fields, kCount, kCount, false, &from);
   if (f == nullptr) return nullptr;
   char* const chunk = granule_at(*f, from);
   note_taken(*f, from, kCount, [](unsigned, unsigned) {});
@@ -210,7 +210,7 @@ char* lend_chunk() {
 // Its entries are the field's again. Looks at every field: only where address space is short.
 bool take_back_chunk(char* chunk) {
   // What was lent has a bin's entries, or none: its field is found by the address.
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+  for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {
     if (chunk < f->base || chunk >= granule_at(*f, f->granules)) continue;
     set_chunk(window_of(chunk), chunk, f, kCodeLarge);
     const unsigned g = granule_of(*f, chunk);

@@ -26,7 +26,7 @@ namespace folio {
 
 // `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a chunk). Null if there is no
 // memory. `zeroed`: all of it reads as zero. Without `may_open` no field is opened for it, and the size has no bound.
-void* large_alloc(size_t size, size_t alignment, bool zeroed, bool may_open = true);
+void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open = true);
 
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
 size_t large_good_size(size_t size);
@@ -59,7 +59,7 @@ bool large_mark_seen(void* object, bool seen);
 unsigned large_granules(size_t size);
 void large_unpark(void* parked, size_t size, bool zeroed);
 void large_give(void* parked);
-void large_give_parked();  // all parked objects, in the child of a fork
+void large_give_parked(Fields& fields);  // all parked objects, in the child of a fork
 
 // Parks an object and gives it. False if no live object starts there.
 inline bool large_free(void* object) {
@@ -74,16 +74,16 @@ bool large_resize(void* object, size_t size);
 
 // Purges granules that are free: all, or those that were free at the last large_age(). Returns bytes. The fewer bytes a
 // call may purge, the fewer fields without any it visits; the next call goes on.
-size_t large_purge(bool all, size_t most_bytes);
-void large_age();
+size_t large_purge(Fields& fields, bool all, size_t most_bytes);
+void large_age(Fields& fields);
 
 // For statistics: counted by a walk.
 struct LargeStats {
   uint64_t objects, taken, parked, resident, dirty, reserved;  // bytes but for the first; parked ones are not in taken
 };
-LargeStats large_stats();
+LargeStats large_stats(const Fields& fields);
 
 // Validity check, with nothing in flight. Only tests link it, as all of the *check.cc.
-bool large_check();
+bool large_check(const Fields& fields);
 
 }  // namespace folio

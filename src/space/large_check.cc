@@ -1,7 +1,7 @@
 // Walks over all fields and compares entries, words and hints with each other. For tests, which alone link it.
 #include "space/large.h"
 
-#include "space/large_index.h"
+#include "space/fields.h"
 
 namespace folio {
 
@@ -43,8 +43,8 @@ bool hints_hold(Field& f) {
 
 }  // namespace
 
-bool large_check() {
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+bool large_check(const Fields& fields) {
+  for (Field* f = first_field(fields); f != nullptr; f = next_field(*f)) {
     if (!f->sealed() || !hints_hold(*f)) return false;
     unsigned end = 0;  // of the object before, or of a chunk that was lent
     bool lent = false;

@@ -3,26 +3,21 @@
 
 #include "os/os.h"
 #include "space/chunk_table.h"
-#include "space/large_index.h"
 #include "space/large_runs.h"
 #include "space/metadata.h"
 #include "sync/relaxed.h"
 
 namespace folio {
 
-constinit Atomic<Field*> fields{nullptr};
+constinit Fields process_fields{};
 
 namespace {
 
-constinit Atomic<Field*> last_field{nullptr};  // a hint: near the end of the list
-constinit Counter<uint32_t> field_count{0};
-
 // ---- Address space ----
 
-// Fields are carved from spans, so that few mappings hold many fields. The word: | first chunk not carved : 32 | end :
-// 32 | in chunk numbers, equal when used up. A span is a quarter of all fields so far, so that little of a limit on
-// address space is reserved for nothing.
-constinit Atomic<uint64_t> span{0};
+// Fields are carved from spans, so that few mappings hold many fields. A span's word: | first chunk not carved : 32 |
+// end : 32 | in chunk numbers, equal when used up. A span is a quarter of all fields so far, so that little of a limit
+// on address space is reserved for nothing.
 constexpr size_t kSpanBytesMost = size_t{1} << 30;
 
 uint64_t pack(uint64_t next, uint64_t end) { return next << 32 | end; }
@@ -34,18 +29,18 @@ void give_back_span(uint64_t rest) {
 }
 
 // Takes so many bytes from the span, or from a new one. Null if there is no address space.
-char* carve(size_t bytes) {
+char* carve(Fields& fields, size_t bytes) {
   const uint64_t chunks = bytes >> kChunkShift;
   // Relaxed throughout: the word holds numbers only, and what they number is address space.
-  uint64_t now = span.load(order::relaxed);
+  uint64_t now = fields.span.load(order::relaxed);
   for (;;) {
     const uint64_t next = now >> 32, end = now & 0xffffffffu;
     if (end - next >= chunks) {
       // relaxed: see above
-      if (span.compare_exchange(now, pack(next + chunks, end), order::relaxed)) return chunk_at(next);
+      if (fields.span.compare_exchange(now, pack(next + chunks, end), order::relaxed)) return chunk_at(next);
       continue;
     }
-    size_t more = field_count.get() / 4 * kFieldBytesMost;
+    size_t more = fields.count.get() / 4 * kFieldBytesMost;
     more = more < bytes ? bytes : more > kSpanBytesMost ? kSpanBytesMost : more;
     void* start = os::reserve(more, kChunkBytes);
     if (start == nullptr && more > bytes) start = os::reserve(more = bytes, kChunkBytes);
@@ -53,7 +48,7 @@ char* carve(size_t bytes) {
     const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
     // Installed less what this call is for. The loser of a race gives its span back and tries again.
     // relaxed: see above. unseen: without that, address space would be lost
-    if (span.compare_exchange(now, pack(first + chunks, first + (more >> kChunkShift)), order::relaxed)) {
+    if (fields.span.compare_exchange(now, pack(first + chunks, first + (more >> kChunkShift)), order::relaxed)) {
       give_back_span(now);
       return chunk_at(first);
     }
@@ -61,43 +56,44 @@ char* carve(size_t bytes) {
   }
 }
 
-void uncarve(char* base, size_t bytes) {
+void uncarve(Fields& fields, char* base, size_t bytes) {
   const uint64_t first = reinterpret_cast<uintptr_t>(base) >> kChunkShift, end = first + (bytes >> kChunkShift);
-  uint64_t now = span.load(order::relaxed);  // relaxed: numbers only, as in carve
+  uint64_t now = fields.span.load(order::relaxed);  // relaxed: numbers only, as in carve
   while (now >> 32 == end && (now & 0xffffffffu) != end) {
-    if (span.compare_exchange(now, pack(first, now & 0xffffffffu), order::relaxed)) return;  // relaxed: as above
+    if (fields.span.compare_exchange(now, pack(first, now & 0xffffffffu), order::relaxed)) return;  // relaxed: as above
   }
   os::unreserve(base, bytes);
 }
 
 // ---- Making ----
 
-void publish(Field* field) {
+void publish(Fields& fields, Field* field) {
   // [fields] acquire: pairs with the store below. unseen: who publishes has committed that metadata too, as a rule
-  Field* last = last_field.load(order::acquire);
+  Field* last = fields.last.load(order::acquire);
   Field* none = nullptr;
-  // [fields] release: publishes the header; pairs with the loads of `fields` and `next`.
-  if (last == nullptr && !fields.compare_exchange(none, field, order::release)) last = first_field();
+  // [fields] release: publishes the header; pairs with the loads of `first` and `next`.
+  if (last == nullptr && !fields.first.compare_exchange(none, field, order::release)) last = first_field(fields);
   for (Field* next = nullptr; last != nullptr; last = next_field(*last), next = nullptr) {
     if (last->next.compare_exchange(next, field, order::release)) break;  // [fields] release: as above
   }
   // [fields] release: its header; pairs with the load above. unseen: as there
-  last_field.store(field, order::release);
+  fields.last.store(field, order::release);
 }
 
 // A field in this address space, entered but not published yet. Null if there is no memory to describe it.
-Field* make_field(char* base, size_t bytes) {
+Field* make_field(Fields& fields, char* base, size_t bytes) {
   // It lies in two windows at most. Both first: what is entered stays so.
   static_assert(kFieldBytesMost <= size_t{kWindowChunks} * kChunkBytes);
-  if (!chunk_table_open(base, bytes) || !index_prepare()) return nullptr;
+  if (!chunk_table_open(base, bytes) || !index_prepare(fields.index)) return nullptr;
   if (window_make(base) == nullptr || window_make(base + bytes - 1) == nullptr) return nullptr;
   const auto count = static_cast<uint32_t>(bytes >> kGranuleShift);
   auto* field = static_cast<Field*>(metadata_alloc(Field::bytes_for(count)));
   if (field == nullptr) return nullptr;
   field->base = base;
+  field->home = &fields;
   field->granules = count;
   field->seal = Field::seal_for(base, count);
-  if (!index_enter(*field)) return nullptr;
+  if (!index_enter(fields.index, *field)) return nullptr;
   for (char* chunk = base; chunk != base + bytes; chunk += kChunkBytes) {
     set_chunk(window_of(chunk), chunk, field, kCodeLarge);
   }
@@ -108,23 +104,23 @@ Field* make_field(char* base, size_t bytes) {
 // touched: so its mapping merges with the field's before, and it takes one call in place of 64.
 void commit_if_many(Field& f) {
   constexpr uint32_t kMany = 8;
-  if (field_count.add(1) >= kMany) commit(f, 0, f.granules);
+  if (f.home->count.add(1) >= kMany) commit(f, 0, f.granules);
 }
 
 // A new field whose first `granules` are taken already. Where address space or metadata is short, little at a time: the
 // program's own mappings need some too.
-Field* open_field(unsigned granules) {
+Field* open_field(Fields& fields, unsigned granules) {
   const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
   for (size_t bytes = kFieldBytesMost;; bytes = bytes / 8 < least ? least : bytes / 8) {
-    if (char* const base = carve(bytes)) {
-      if (Field* field = make_field(base, bytes)) {
+    if (char* const base = carve(fields, bytes)) {
+      if (Field* field = make_field(fields, base, bytes)) {
         set(*field, 0, granules);
         commit_if_many(*field);
-        publish(field);
+        publish(fields, field);
         raise_room(*field, Room::kFree, field->granules);
         return field;
       }
-      uncarve(base, bytes);
+      uncarve(fields, base, bytes);
     }
     if (bytes == least) return nullptr;
   }
@@ -153,8 +149,9 @@ bool take_in(Field& f, Room r, unsigned count, unsigned step, unsigned* from) {
 constexpr unsigned kChecksMost = 32;  // fields searched in vain: each lowered its hint, so the next call gets further
 constexpr unsigned kGuesses = 4;      // fields whose run may not have room at a multiple of `step`
 
-Field* take_among(Room r, unsigned least, unsigned count, unsigned step, unsigned checks, unsigned* from) {
-  FieldPlace at;
+Field* take_among(Fields& fields, Room r, unsigned least, unsigned count, unsigned step, unsigned checks,
+                  unsigned* from) {
+  FieldPlace at{&fields.index};
   for (unsigned i = 0; i < checks; ++i) {
     Field* f = find_room(r, least, &at);
     if (f == nullptr) return nullptr;
@@ -163,13 +160,11 @@ Field* take_among(Room r, unsigned least, unsigned count, unsigned step, unsigne
   return nullptr;
 }
 
-constinit Atomic<Field*> next_guess{nullptr};
-
 // Searches some fields, other ones each time, that have a run of `count`, but perhaps none at a multiple of `step`.
-Field* guess_run(Room r, unsigned count, unsigned step, unsigned* from) {
-  FieldPlace at;
+Field* guess_run(Fields& fields, Room r, unsigned count, unsigned step, unsigned* from) {
+  FieldPlace at{&fields.index};
   // [fields] acquire: pairs with the store below. unseen: it takes fields that are nearly full
-  if (const Field* f = next_guess.load(order::acquire)) at = {f->block, f->number};
+  if (const Field* f = fields.next_guess.load(order::acquire)) at = {f->block, f->number};
   Field* f = nullptr;
   for (unsigned i = 0; i < kGuesses; ++i) {
     f = find_room(r, count, &at);
@@ -177,32 +172,30 @@ Field* guess_run(Room r, unsigned count, unsigned step, unsigned* from) {
     if (take_in(*f, r, count, step, from)) break;
     if (i + 1 == kGuesses) {
       // [fields] release: its header was read here. unseen: as above
-      next_guess.store(f, order::release);
+      fields.next_guess.store(f, order::release);
       return nullptr;
     }
   }
-  next_guess.store(f, order::release);  // [fields] release: as above. unseen: as above
+  fields.next_guess.store(f, order::release);  // [fields] release: as above. unseen: as above
   return f;
 }
 
-Field* take_of(Room r, unsigned count, unsigned step, unsigned* from) {
+Field* take_of(Fields& fields, Room r, unsigned count, unsigned step, unsigned* from) {
   const unsigned sure = sure_of(count, step);
   if (r == Room::kReady && sure > kRunMost) return nullptr;
-  Field* f = take_among(r, sure, count, step, kChecksMost, from);
-  return f != nullptr || sure == count ? f : guess_run(r, count, step, from);
+  Field* f = take_among(fields, r, sure, count, step, kChecksMost, from);
+  return f != nullptr || sure == count ? f : guess_run(fields, r, count, step, from);
 }
-
-constinit Atomic<Field*> next_to_repair{nullptr};
 
 // A thread that stops for ever between lowering a hint and its second look, or between a change and raising it, hides
 // free runs. So each search that found nothing raises all hints of one field, the next one each time, and searches that
 // field before it opens a new one.
-Field* repair_field() {
+Field* repair_field(Fields& fields) {
   // [fields] acquire: pairs with the store below. unseen: it takes a third search in vain, in a field just opened
-  Field* f = next_to_repair.load(order::acquire);
-  if (f == nullptr) f = first_field();
+  Field* f = fields.next_to_repair.load(order::acquire);
+  if (f == nullptr) f = first_field(fields);
   if (f == nullptr) return nullptr;
-  next_to_repair.store(next_field(*f), order::release);  // [fields] release: as it was read. unseen: as above
+  fields.next_to_repair.store(next_field(*f), order::release);  // [fields] release: as it was read. unseen: as above
   raise_all(*f);
   return f;
 }
@@ -210,19 +203,19 @@ Field* repair_field() {
 }  // namespace
 
 // Runs whose pages are there come first, wherever they are. Of each kind the lowest field.
-Field* take_run(unsigned count, unsigned step, bool may_open, unsigned* from) {
-  if (Field* f = take_of(Room::kReady, count, step, from)) return f;
-  if (Field* f = take_of(Room::kFree, count, step, from)) return f;
-  if (Field* f = repair_field(); f != nullptr && take_in(*f, Room::kFree, count, step, from)) return f;
+Field* take_run(Fields& fields, unsigned count, unsigned step, bool may_open, unsigned* from) {
+  if (Field* f = take_of(fields, Room::kReady, count, step, from)) return f;
+  if (Field* f = take_of(fields, Room::kFree, count, step, from)) return f;
+  if (Field* f = repair_field(fields); f != nullptr && take_in(*f, Room::kFree, count, step, from)) return f;
   *from = 0;
   if (may_open) {
-    if (Field* f = open_field(count)) return f;
+    if (Field* f = open_field(fields, count)) return f;
   }
-  return take_among(Room::kFree, count, count, step, ~0u, from);
+  return take_among(fields, Room::kFree, count, count, step, ~0u, from);
 }
 
-Field* take_committed_run(unsigned count, unsigned step, unsigned* from) {
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+Field* take_committed_run(Fields& fields, unsigned count, unsigned step, unsigned* from) {
+  for (Field* f = first_field(fields); f != nullptr; f = next_field(*f)) {
     const uint64_t words = f->committed.load(order::acquire);  // [commit] acquire: as in commit
     if (find_run(*f, count, step, from, words) && set(*f, *from, count)) return f;
   }

@@ -6,8 +6,6 @@
 
 namespace folio {
 
-constinit FieldBlock first_field_block{};
-
 namespace {
 
 constexpr unsigned kSpare = 64;  // of the places of a block: then the next one is made
@@ -76,15 +74,15 @@ void lower_group(FieldBlock& b, unsigned g, Room r, unsigned granules) {
 
 }  // namespace
 
-bool index_prepare() {
-  FieldBlock* b = &first_field_block;
+bool index_prepare(FieldBlock& first) {
+  FieldBlock* b = &first;
   while (FieldBlock* next = next_block(*b)) b = next;
   // Relaxed: a guess, index_enter finds out.
   return b->used.load(order::relaxed) + kSpare < kBlockFields || make_next(*b) != nullptr;
 }
 
-bool index_enter(Field& f) {
-  for (FieldBlock* b = &first_field_block; b != nullptr; b = make_next(*b)) {
+bool index_enter(FieldBlock& first, Field& f) {
+  for (FieldBlock* b = &first; b != nullptr; b = make_next(*b)) {
     if (b->used.load(order::relaxed) >= kBlockFields) continue;  // relaxed: it only grows
     // [room] seq_cst: before its hints are raised; pairs with places_used.
     const unsigned number = b->used.fetch_add(1, order::seq_cst);
@@ -121,8 +119,8 @@ void raise_mark(Field& f, Mark m) {
 
 void lower_mark(Field& f, Mark m) { lower_bit(group_of(f).hints.mark(m), uint64_t{1} << f.number % kGroupFields); }
 
-void age_marks() {
-  for (FieldBlock* b = &first_field_block; b != nullptr; b = next_block(*b)) {
+void age_marks(FieldBlock& first) {
+  for (FieldBlock* b = &first; b != nullptr; b = next_block(*b)) {
     // Relaxed, what is: what this misses, or a purge just then, has its turn at the next tick.
     for (uint64_t groups = b->groups.mark(Mark::kDirty).load(order::relaxed); groups != 0; groups &= groups - 1) {
       FieldHints& hints = b->group[lowest_bit(groups)].hints;

@@ -59,13 +59,13 @@ struct FieldBlock {
   FieldHints groups;
   FieldGroup group[kBlockGroups];
 };
-extern FieldBlock first_field_block;
 
-// Makes sure that there is room for some more fields. False if there is no memory.
-bool index_prepare();
+// Makes sure that there is room for some more fields in the index that begins with this block. False if there is no
+// memory.
+bool index_prepare(FieldBlock& first);
 // Gives the field its place in the index; its room is raised afterwards. False if there is no memory, which
 // index_prepare() makes unlikely.
-bool index_enter(Field& f);
+bool index_enter(FieldBlock& first, Field& f);
 
 unsigned room_of(Field& f, Room r);
 void raise_room(Field& f, Room r, unsigned granules);
@@ -73,11 +73,11 @@ void lower_room(Field& f, Room r, unsigned granules);  // before the caller's se
 void raise_mark(Field& f, Mark m);
 void lower_mark(Field& f, Mark m);  // before the caller's second look
 // Raises every field's and group's aged mark where the dirty one is raised.
-void age_marks();
+void age_marks(FieldBlock& first);
 
-// Where a search goes on.
+// Where a search goes on. It begins at an index's first block.
 struct FieldPlace {
-  FieldBlock* block = &first_field_block;
+  FieldBlock* block;
   unsigned number = 0;
 };
 // The first field from `at` on that seems to have so much room, or is marked; null if there is none. Lowers stale hints

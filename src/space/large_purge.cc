@@ -1,5 +1,6 @@
 // Purging of large objects: through the index to the fields that have something, and there to the words.
 #include "os/os.h"
+#include "space/fields.h"
 #include "space/large.h"
 #include "space/large_index.h"
 #include "space/large_runs.h"
@@ -139,12 +140,12 @@ void purge_field(Field& f, Purge& p) {
 
 }  // namespace
 
-size_t large_purge(bool all, size_t most_bytes) {
+size_t large_purge(Fields& fields, bool all, size_t most_bytes) {
   Purge p{all, most_bytes};
   const Mark mark = all ? Mark::kDirty : Mark::kAged;
   size_t vain = 0;
   const size_t vain_most = kVainMost + most_bytes / kPurgeRunBytes;
-  FieldPlace at;
+  FieldPlace at{&fields.index};
   while (!p.over() && vain < vain_most) {
     Field* const f = find_marked(mark, &at);
     if (f == nullptr) break;
@@ -155,9 +156,9 @@ size_t large_purge(bool all, size_t most_bytes) {
   return p.purged;
 }
 
-void large_age() {
-  age_now.add(1);
-  age_marks();
+void large_age(Fields& fields) {
+  fields.age.add(1);
+  age_marks(fields.index);
 }
 
 }  // namespace folio

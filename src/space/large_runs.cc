@@ -1,9 +1,9 @@
 // Searches one field's words for runs, sets and clears them, and keeps the field's hints and ages.
 #include "space/large_runs.h"
 
-namespace folio {
+#include "space/fields.h"
 
-constinit Counter<uint32_t> age_now{0};
+namespace folio {
 
 unsigned count_resident_in(Field& f, unsigned from, unsigned count) {
   unsigned n = 0;
@@ -200,7 +200,7 @@ void note_free_around(Field& f, unsigned from, unsigned count) {
 // large_age().
 void note_age(Field& f, unsigned w) {
   // Marks, which only hasten or delay a purge.
-  const uint32_t now = age_now.get();
+  const uint32_t now = f.home->age.get();
   if (f.freed_at[w].get() == now) return;
   const uint64_t dirty = ready_in(f, w);
   if (dirty != 0) f.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: a mark
@@ -225,7 +225,7 @@ void clear_bits_of(Field& f, unsigned w, uint64_t granules) {
 }  // namespace
 
 uint64_t aged_in(Field& f, unsigned w, uint64_t dirty) {
-  const bool all = f.freed_at[w].get() != age_now.get();
+  const bool all = f.freed_at[w].get() != f.home->age.get();
   return all ? dirty : dirty & f.aged(w).load(order::relaxed);  // relaxed: a mark
 }
 

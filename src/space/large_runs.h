@@ -63,8 +63,7 @@ void raise_all(Field& f);
 void settle_word(Field& f, unsigned w);
 void settle_field(Field& f);
 
-// Counted by large_age(). aged_in: which of the dirty granules of a word were dirty at the last large_age().
-extern Counter<uint32_t> age_now;
+// Which of the dirty granules of a word were dirty at the last large_age().
 uint64_t aged_in(Field& f, unsigned w, uint64_t dirty);
 
 }  // namespace folio

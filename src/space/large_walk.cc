@@ -2,13 +2,13 @@
 #include "space/large.h"
 
 #include "base/bits.h"
-#include "space/large_index.h"
+#include "space/fields.h"
 
 namespace folio {
 
-LargeStats large_stats() {
+LargeStats large_stats(const Fields& fields) {
   LargeStats s{};
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+  for (Field* f = first_field(fields); f != nullptr; f = next_field(*f)) {
     s.reserved += uint64_t{f->granules} << kGranuleShift;
     for (unsigned w = 0; w < f->words(); ++w) {
       const uint64_t taken = f->occupancy(w).load(order::relaxed);    // relaxed: a picture of a moving thing
@@ -32,8 +32,8 @@ LargeStats large_stats() {
   return s;
 }
 
-void large_give_parked() {
-  for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+void large_give_parked(Fields& fields) {
+  for (Field* f = first_field(fields); f != nullptr; f = next_field(*f)) {
     for (unsigned g = 0; g < f->granules; ++g) {
       // Relaxed: the child has one thread. Where nothing is taken no entry was ever touched, most often.
       if (g % 64 == 0 && f->occupancy(g / 64).load(order::relaxed) == 0) {

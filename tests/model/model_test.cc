@@ -44,7 +44,7 @@ void apply(int setting) {
 
 void expect_all_bins_good() {
   for (const BinId bin : all_bins()) ASSERT_TRUE(check_bin(process_store, bin)) << "bin " << index(bin);
-  ASSERT_TRUE(large_check());
+  ASSERT_TRUE(large_check(process_fields));
 }
 
 void expect_nothing_left() {
@@ -56,12 +56,12 @@ void expect_nothing_left() {
   EXPECT_EQ(t.dirty, 0u);
   EXPECT_EQ(t.resident, 0u);
   EXPECT_EQ(huge_live_count(), 0u);
-  EXPECT_EQ(large_stats().taken, 0u);
+  EXPECT_EQ(large_stats(process_fields).taken, 0u);
 }
 
 // With no thread at work: the heap's own count of live objects against the model's.
 void expect_same_count(size_t count) {
-  uint64_t live = huge_live_count() + large_stats().objects;
+  uint64_t live = huge_live_count() + large_stats(process_fields).objects;
   for (const BinId bin : all_bins()) {
     const BinStats s = bin_stats(bin);
     ASSERT_LE(s.cached, s.taken) << "bin " << index(bin);

@@ -128,9 +128,9 @@ TEST(Stress, LargeObjectsOfAllSizes) {
   workers.clear();
   for (unsigned i = 0; i < mailboxes.count(); ++i) LargeWorker::release(mailboxes.swap(i, Object()));
   printf("%lu steps, %u quiet moments, %lu KiB in fields, %lu KiB purged\n", steps, moments,
-         folio::large_stats().reserved >> 10, folio::totals().purged >> 10);
+         folio::large_stats(folio::process_fields).reserved >> 10, folio::totals().purged >> 10);
   expect_quiet_and_sound();
-  EXPECT_EQ(folio::large_stats().objects, 0u);
+  EXPECT_EQ(folio::large_stats(folio::process_fields).objects, 0u);
 }
 
 }  // namespace

@@ -241,7 +241,7 @@ inline std::string bins_are_sound() {
   for (unsigned i = 1; i < folio::kBins; ++i) {
     if (!folio::check_bin(folio::process_store, folio::bin_id(i))) return "check_bin: bin " + std::to_string(i);
   }
-  return folio::large_check() ? "" : "large_check";
+  return folio::large_check(folio::process_fields) ? "" : "large_check";
 }
 
 // Everything was freed and the other threads have ended: nothing may be taken, or the allocator lost it.
@@ -251,7 +251,7 @@ inline std::string nothing_is_taken() {
     const uint64_t taken = folio::bin_stats(folio::bin_id(i)).taken;
     if (taken != 0) return "bin " + std::to_string(i) + ": " + std::to_string(taken) + " objects are lost";
   }
-  if (folio::large_stats().taken != 0) return "large objects are lost";
+  if (folio::large_stats(folio::process_fields).taken != 0) return "large objects are lost";
   const folio::Totals totals = folio::totals();
   return totals.huge_live == 0 ? "" : "huge objects are lost";
 }

@@ -17,10 +17,10 @@ TEST(ExploreCache, PutAgainstGet) {
   CacheScenario s(3);
   Magazine* const magazines[] = {make_magazine(s.bin, 62), make_magazine(s.bin, 40)};
   for (unsigned i = 0; i < 2; ++i) {
-    s.thread([&s, magazines, i] { cpu_cache_put(s.bin, magazines[i], "explorer"); });
+    s.thread([&s, magazines, i] { cpu_cache_put(process_caches, s.bin, magazines[i], "explorer"); });
   }
   s.thread([&s] {
-    if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
+    if (Magazine* got = cpu_cache_get(process_caches, s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("CPU cache: put, put, get");
 }
@@ -28,15 +28,17 @@ TEST(ExploreCache, PutAgainstGet) {
 // The cache is about to overflow: a bundle moves to the depot, or one magazine where the section is busy.
 TEST(ExploreCache, BundlesAgainstGet) {
   CacheScenario s(3);
-  for (unsigned i = 0; i < bundle_objects(s.bin) / 62; ++i) cpu_cache_put(s.bin, make_magazine(s.bin, 62), "explorer");
-  depot_set_shared();
+  for (unsigned i = 0; i < bundle_objects(s.bin) / 62; ++i)
+    cpu_cache_put(process_caches, s.bin, make_magazine(s.bin, 62), "explorer");
+  depot_set_shared(process_caches.depot);
   Magazine* const magazines[] = {make_magazine(s.bin, 62), make_magazine(s.bin, 62)};
   for (unsigned i = 0; i < 2; ++i) {
-    s.thread([&s, magazines, i] { cpu_cache_put(s.bin, magazines[i], "explorer"); });
+    s.thread([&s, magazines, i] { cpu_cache_put(process_caches, s.bin, magazines[i], "explorer"); });
   }
   s.thread([&s] {
     for (unsigned n = 0; n < 2; ++n) {
-      if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
+      if (Magazine* got = cpu_cache_get(process_caches, s.bin, kMagazineObjects, nullptr))
+        empty_into(s.program[2], got);
     }
   });
   s.expect_sound("CPU cache overflows: put, put, get twice", {.executions = 4000, .random = 500});
@@ -44,17 +46,18 @@ TEST(ExploreCache, BundlesAgainstGet) {
 
 TEST(ExploreCache, GetFromDepot) {
   CacheScenario s(2);
-  depot_set_shared();
+  depot_set_shared(process_caches.depot);
   for (unsigned i = 0; i < 3; ++i) {
     Magazine* bundle = make_magazine(s.bin, 62);
     bundle->set_next(make_magazine(s.bin, 50));
     bundle->set_bundle_length(2);
-    depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
+    depot_push(process_caches.depot, s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
   }
   for (unsigned i = 0; i < 2; ++i) {
     s.thread([&s, i] {
       for (unsigned n = 0; n < 2; ++n) {
-        if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[i], got);
+        if (Magazine* got = cpu_cache_get(process_caches, s.bin, kMagazineObjects, nullptr))
+          empty_into(s.program[i], got);
       }
     });
   }
@@ -63,19 +66,19 @@ TEST(ExploreCache, GetFromDepot) {
 
 TEST(ExploreCache, TrimAgainstPutAndGet) {
   CacheScenario s(3);
-  depot_set_shared();
-  cpu_cache_put(s.bin, make_magazine(s.bin, 62), "explorer");
+  depot_set_shared(process_caches.depot);
+  cpu_cache_put(process_caches, s.bin, make_magazine(s.bin, 62), "explorer");
   Magazine* const bundle = make_magazine(s.bin, 62);
   bundle->set_bundle_length(1);
-  depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
+  depot_push(process_caches.depot, s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
   Magazine* const magazine = make_magazine(s.bin, 20);
   s.thread([] {
-    cpu_caches_trim(true);
-    depot_trim(true);
+    cpu_caches_trim(process_caches, true);
+    depot_trim(process_caches.depot, true);
   });
-  s.thread([&s, magazine] { cpu_cache_put(s.bin, magazine, "explorer"); });
+  s.thread([&s, magazine] { cpu_cache_put(process_caches, s.bin, magazine, "explorer"); });
   s.thread([&s] {
-    if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
+    if (Magazine* got = cpu_cache_get(process_caches, s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("trim, put, get", {.executions = 4000, .random = 500});
 }
@@ -83,16 +86,18 @@ TEST(ExploreCache, TrimAgainstPutAndGet) {
 // What is pushed while it is trimmed is drained, or stays for the next one.
 TEST(ExploreCache, TrimAgainstPushers) {
   CacheScenario s(3);
-  depot_set_shared();
+  depot_set_shared(process_caches.depot);
   Magazine* bundles[3];
   for (Magazine*& bundle : bundles) {
     bundle = make_magazine(s.bin, 3);
     bundle->set_bundle_length(1);
   }
-  depot_push(s.bin, bundles[2], bundle_bytes(s.bin, bundles[2]), "explorer");
-  s.thread([] { depot_trim(true); });
+  depot_push(process_caches.depot, s.bin, bundles[2], bundle_bytes(s.bin, bundles[2]), "explorer");
+  s.thread([] { depot_trim(process_caches.depot, true); });
   for (unsigned i = 0; i < 2; ++i) {
-    s.thread([&s, bundle = bundles[i]] { depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer"); });
+    s.thread([&s, bundle = bundles[i]] {
+      depot_push(process_caches.depot, s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
+    });
   }
   s.expect_sound("depot: trim, push, push");
 }
@@ -100,11 +105,12 @@ TEST(ExploreCache, TrimAgainstPushers) {
 // Threads that do not cache the bin: one object at a time.
 TEST(ExploreCache, OneByOne) {
   CacheScenario s(3);
-  cpu_cache_put(s.bin, make_magazine(s.bin, 1), "explorer");
+  cpu_cache_put(process_caches, s.bin, make_magazine(s.bin, 1), "explorer");
   for (unsigned i = 0; i < 2; ++i) {
     s.thread([&s, i] {
       Magazine* emptied = nullptr;
-      if (void* object = cpu_cache_pop_one(s.bin, &emptied)) s.program[i].list[s.program[i].count++] = object;
+      if (void* object = cpu_cache_pop_one(process_caches, s.bin, &emptied))
+        s.program[i].list[s.program[i].count++] = object;
       if (emptied != nullptr) {
         emptied->set_next(nullptr);
         magazines_put(emptied);
@@ -115,7 +121,7 @@ TEST(ExploreCache, OneByOne) {
   s.thread([&s] {
     Program& p = s.program[2];
     void* object = p.list[--p.count];
-    if (cpu_cache_push_one(s.bin, object) != Pushed::kYes) give_objects(s.bin, &object, 1, "explorer");
+    if (cpu_cache_push_one(process_caches, s.bin, object) != Pushed::kYes) give_objects(s.bin, &object, 1, "explorer");
   });
   s.expect_sound("CPU cache: pop one, pop one, push one", {.executions = 4000});
 }
@@ -131,14 +137,16 @@ Magazine* make_bundle(BinId bin, unsigned n) {
 // Each logical thread on a CPU of a shard of its own: one takes from any, two give to shards that are new.
 TEST(ExploreShards, GivesAgainstATake) {
   CacheScenario s(3);
-  depot_set_shared();
+  depot_set_shared(process_caches.depot);
   folio_test::cpu_of_thread = [] { return kShardCpus * Machine::running(); };
   Magazine* const bundles[] = {make_bundle(s.bin, 62), make_bundle(s.bin, 40)};
   s.thread([&s] {
-    if (Magazine* got = depot_pop(s.bin)) empty_into(s.program[0], got);
+    if (Magazine* got = depot_pop(process_caches.depot, s.bin)) empty_into(s.program[0], got);
   });
   for (unsigned i = 0; i < 2; ++i) {
-    s.thread([&s, bundles, i] { depot_push(s.bin, bundles[i], bundle_bytes(s.bin, bundles[i]), "explorer"); });
+    s.thread([&s, bundles, i] {
+      depot_push(process_caches.depot, s.bin, bundles[i], bundle_bytes(s.bin, bundles[i]), "explorer");
+    });
   }
   s.expect_sound("depot: three shards, take, give, give");
   folio_test::cpu_of_thread = nullptr;
@@ -146,22 +154,23 @@ TEST(ExploreShards, GivesAgainstATake) {
 
 TEST(ExploreShards, CachesOfSeveralShards) {
   CacheScenario s(3);
-  depot_set_shared();
+  depot_set_shared(process_caches.depot);
   folio_test::cpu_of_thread = [] { return kShardCpus * Machine::running(); };
   for (unsigned i = 0; i < 3; ++i) {
     Magazine* bundle = make_bundle(s.bin, 20 + i);
-    depot_push(s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
+    depot_push(process_caches.depot, s.bin, bundle, bundle_bytes(s.bin, bundle), "explorer");
   }
   Magazine* const magazine = make_magazine(s.bin, 62);
-  s.thread([] { depot_trim(true); });
+  s.thread([] { depot_trim(process_caches.depot, true); });
   s.thread([&s] {
     for (unsigned n = 0; n < 2; ++n) {
-      if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[1], got);
+      if (Magazine* got = cpu_cache_get(process_caches, s.bin, kMagazineObjects, nullptr))
+        empty_into(s.program[1], got);
     }
   });
   s.thread([&s, magazine] {
-    cpu_cache_put(s.bin, magazine, "explorer");
-    if (Magazine* got = cpu_cache_get(s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
+    cpu_cache_put(process_caches, s.bin, magazine, "explorer");
+    if (Magazine* got = cpu_cache_get(process_caches, s.bin, kMagazineObjects, nullptr)) empty_into(s.program[2], got);
   });
   s.expect_sound("three shards: trim, get twice, put and get", {.executions = 4000, .random = 500});
   folio_test::cpu_of_thread = nullptr;
@@ -239,28 +248,30 @@ TEST(ExploreCache, Births) {
 // A CPU's cache is made while others trim, or count.
 TEST(ExploreCache, ANewCpuCache) {
   const auto first_put = [](CacheScenario& s, Magazine* magazine) {
-    s.thread([&s, magazine] { cpu_cache_put(s.bin, magazine, "explorer"); });
+    s.thread([&s, magazine] { cpu_cache_put(process_caches, s.bin, magazine, "explorer"); });
   };
   CacheScenario trimmed(2);
   first_put(trimmed, make_magazine(trimmed.bin, 3));
-  trimmed.thread([] { cpu_caches_trim(true); });
+  trimmed.thread([] { cpu_caches_trim(process_caches, true); });
   trimmed.expect_sound("a new CPU cache; trim", {.executions = 2000, .random = 100});
   CacheScenario counted(2);
   first_put(counted, make_magazine(counted.bin, 3));
   counted.thread([&counted] {
-    cpu_caches_objects(counted.bin);
-    cpu_caches_pin();
-    cpu_caches_busy();
+    cpu_caches_objects(process_caches, counted.bin);
+    cpu_caches_pin(process_caches);
+    cpu_caches_busy(process_caches);
     void* const other = &counted;
-    cpu_caches_hold(counted.bin, other);
-    depot_objects(counted.bin);
+    cpu_caches_hold(process_caches, counted.bin, other);
+    depot_objects(process_caches.depot, counted.bin);
   });
   counted.expect_sound("a new CPU cache; statistics", {.executions = 2000, .random = 100});
   CacheScenario depot(2);
-  depot_set_shared();
+  depot_set_shared(process_caches.depot);
   Magazine* const bundle = make_bundle(depot.bin, 5);
-  depot.thread([&depot, bundle] { depot_push(depot.bin, bundle, bundle_bytes(depot.bin, bundle), "explorer"); });
-  depot.thread([&depot] { depot_objects(depot.bin); });
+  depot.thread([&depot, bundle] {
+    depot_push(process_caches.depot, depot.bin, bundle, bundle_bytes(depot.bin, bundle), "explorer");
+  });
+  depot.thread([&depot] { depot_objects(process_caches.depot, depot.bin); });
   depot.expect_sound("depot: a push; statistics", {.executions = 2000, .random = 100});
 }
 

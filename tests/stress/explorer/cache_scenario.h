@@ -147,8 +147,8 @@ class CacheScenario {
         ++missing;
       }
     }
-    depot_trim(true);
-    cpu_caches_trim(true);
+    depot_trim(process_caches.depot, true);
+    cpu_caches_trim(process_caches, true);
     std::sort(held.begin(), held.end());
     if (std::adjacent_find(held.begin(), held.end()) != held.end()) return "an object was handed out twice";
     for (void* object : held) {

@@ -121,7 +121,7 @@ TEST(ExploreGone, StatisticsWhileStorageIsUsedAgain) {
 
 // What core/lifecycle.cc does in the child, where the thread that forks is alone.
 void handle_fork() {
-  cpu_caches_after_fork(true);
+  cpu_caches_after_fork(process_caches, process_fields, true);
   thread_caches_after_fork(true);
 }
 
@@ -156,7 +156,7 @@ TEST(ExploreFork, TheChildIsNotAlone) {
   s.machine.set_life(3, Life::kGone);
   s.allow_lost(kMagazineObjects);
   s.thread([] {
-    cpu_caches_after_fork(false);
+    cpu_caches_after_fork(process_caches, process_fields, false);
     thread_caches_after_fork(false);
   });
   s.thread(allocate(s, 1));

@@ -4,6 +4,7 @@
 #include "base/bits.h"
 #include "cache/cpu_cache.h"
 #include "os/os.h"
+#include "space/fields.h"
 #include "space/large.h"
 #include "space/pages.h"
 #include "stress/explorer/search.h"
@@ -42,7 +43,7 @@ class LargeScenario {
   LargeScenario& operator=(const LargeScenario&) = delete;
 
   static char* alloc(unsigned granules) {
-    return static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false));
+    return static_cast<char*>(large_alloc(process_fields, granules * kGranuleBytes - kLineOffsetMost, 1, false));
   }
   Body allocate(unsigned thread, unsigned granules) {
     return [this, thread, granules] {
@@ -54,7 +55,7 @@ class LargeScenario {
   Body allocate_cached(unsigned thread, unsigned granules) {
     return [this, thread, granules] {
       const size_t size = granules * kGranuleBytes - kLineOffsetMost;
-      auto* const parked = static_cast<char*>(cpu_cache_get_large(granules));
+      auto* const parked = static_cast<char*>(cpu_cache_get_large(process_caches, granules));
       if (parked != nullptr) large_unpark(parked, size, false);
       got_[thread] = parked != nullptr ? parked : alloc(granules);
       if (got_[thread] != nullptr) Machine::write_object(got_[thread]);
@@ -67,7 +68,7 @@ class LargeScenario {
     return [this, object] {
       note_freed(object, [&] {
         const unsigned granules = large_park(live_[object]);
-        if (granules != 0) cpu_cache_put_large(live_[object], granules);
+        if (granules != 0) cpu_cache_put_large(process_caches, live_[object], granules);
         return granules != 0;
       });
     };
@@ -76,7 +77,7 @@ class LargeScenario {
     return [this, object, granules] { large_resize(live_[object], granules * kGranuleBytes - kLineOffsetMost); };
   }
   static Body purge() {
-    return [] { large_purge(true, kUnlimited); };
+    return [] { large_purge(process_fields, true, kUnlimited); };
   }
   // What is free from the start: the object, and it is resident.
   void start_without(unsigned object) {
@@ -162,15 +163,16 @@ class LargeScenario {
       if (spans[i - 1].end > spans[i].start) return "two objects overlap";
     }
     if (!quiet) return comes_to_light() ? "" : "a free run stays hidden";
-    cpu_caches_trim(true);
-    if (!large_check()) return "large_check";
+    cpu_caches_trim(process_caches, true);
+    if (!large_check(process_fields)) return "large_check";
     return others_resident() == others_resident_ && others_dirty() == others_dirty_ ? "" : "the accounts are off";
   }
 
   // Whatever hints a thread left that stopped, the longest free run is found by as many searches as there are fields.
   static bool comes_to_light() {
     unsigned longest = 0, number = 0;
-    for (Field* f = fields.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed), ++number) {
+    for (Field* f = process_fields.first.load(order::relaxed); f != nullptr;
+         f = f->next.load(order::relaxed), ++number) {
       for (unsigned g = 0, run = 0; g < f->granules; ++g) {
         run = (f->occupancy(g / 64).load(order::relaxed) >> g % 64 & 1) != 0 ? 0 : run + 1;
         longest = std::max(longest, run);
@@ -178,14 +180,18 @@ class LargeScenario {
     }
     const size_t size = (size_t{longest} << kGranuleShift) - kLineOffsetMost;
     for (unsigned i = 0; longest != 0 && i <= number; ++i) {
-      if (large_alloc(size, 1, false, false) != nullptr) return true;
+      if (large_alloc(process_fields, size, 1, false, false) != nullptr) return true;
     }
     return longest == 0;
   }
 
   // What is counted beside the fields: it stays as it was.
-  static int64_t others_resident() { return page_counts.resident.get() - static_cast<int64_t>(large_stats().resident); }
-  static int64_t others_dirty() { return page_counts.dirty.get() - static_cast<int64_t>(large_stats().dirty); }
+  static int64_t others_resident() {
+    return page_counts.resident.get() - static_cast<int64_t>(large_stats(process_fields).resident);
+  }
+  static int64_t others_dirty() {
+    return page_counts.dirty.get() - static_cast<int64_t>(large_stats(process_fields).dirty);
+  }
 
   World world_;
   Field* field_ = nullptr;
@@ -278,23 +284,23 @@ TEST(ExploreLarge, FirstFields) {
   static char* got[2];
   for (unsigned i = 0; i < 2; ++i) plan.threads.push_back([i] { got[i] = LargeScenario::alloc(4); });
   plan.threads.push_back([] {
-    large_purge(true, kUnlimited);
-    for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    large_purge(process_fields, true, kUnlimited);
+    for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {
       if (f->granules == 0) abort();
     }
   });
   plan.reset = [&] {
-    LargeScenario::close_fields(fields.load(order::relaxed));
+    LargeScenario::close_fields(process_fields.first.load(order::relaxed));
     world.reset();
     got[0] = got[1] = nullptr;
   };
   plan.verdict = []() -> std::string {
-    if (!large_check()) return "large_check";
+    if (!large_check(process_fields)) return "large_check";
     for (char* object : got) {
       if (!large_place(object).starts(object)) return "a live object is not found";
     }
     unsigned listed = 0;
-    for (Field* f = first_field(); f != nullptr; f = next_field(*f)) {
+    for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {
       for (char* object : got) listed += large_place(object).field == f ? 1 : 0;
     }
     return got[0] != got[1] && listed == 2 ? "" : "a field is lost";
@@ -310,7 +316,8 @@ TEST(ExploreLarge, ParkedObjects) {
   s.plan.threads = {s.free_cached(0), s.allocate_cached(1, 8), s.free_cached(1)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large: two are parked, one is taken");
   LargeScenario drained;
-  drained.plan.threads = {drained.free_cached(0), drained.allocate_cached(1, 8), [] { cpu_caches_trim(true); }};
+  drained.plan.threads = {drained.free_cached(0), drained.allocate_cached(1, 8),
+                          [] { cpu_caches_trim(process_caches, true); }};
   expect_sound(explore(drained.machine, drained.plan, {.executions = 3000}), "large: park, take, drain");
   LargeScenario twice;
   twice.writes = false;
@@ -364,8 +371,8 @@ void expect_sound_after_a_fork(LargeScenario& s, const char* what) {
   s.quiet = false;
   const auto sound = s.plan.verdict;
   s.plan.verdict = [sound]() -> std::string {
-    cpu_caches_after_fork(true);
-    return large_stats().parked != 0 ? "an object stays parked" : sound();
+    cpu_caches_after_fork(process_caches, process_fields, true);
+    return large_stats(process_fields).parked != 0 ? "an object stays parked" : sound();
   };
   expect_sound(fork_anywhere(s.machine, s.plan), what);
 }

@@ -2,6 +2,7 @@
 // and purge there. Nothing may stay hidden (large_check looks at every level).
 #include <gtest/gtest.h>
 
+#include "space/fields.h"
 #include "space/large.h"
 #include "space/large_index.h"
 #include "space/large_runs.h"
@@ -39,7 +40,7 @@ class IndexScenario {
     }
     world_.save();
     plan.reset = [this] { world_.reset(); };
-    plan.verdict = [] { return large_check() ? "" : "large_check"; };
+    plan.verdict = [] { return large_check(process_fields) ? "" : "large_check"; };
   }
   ~IndexScenario() { world_.reset(); }
   IndexScenario(const IndexScenario&) = delete;
@@ -50,16 +51,16 @@ class IndexScenario {
   }
   // What a search does that finds no run of so many granules: of the field, and of the group.
   static void search(Room r, unsigned granules) {
-    FieldPlace at;
+    FieldPlace at{&process_fields.index};
     while (Field* f = find_room(r, granules, &at)) learn_room(*f, r, granules);
-    at = FieldPlace();
+    at = {&process_fields.index};
     find_room(r, granules, &at);
   }
   static Body search_for(Room r, unsigned granules) {
     return [r, granules] { search(r, granules); };
   }
   static Body purge(bool all) {
-    return [all] { large_purge(all, kUnlimited); };
+    return [all] { large_purge(process_fields, all, kUnlimited); };
   }
   void start_without(unsigned object) {
     large_free(live_[object]);
@@ -68,7 +69,7 @@ class IndexScenario {
   Field& field() { return *field_; }
   // As if so many fields more had been entered: those are empty places.
   void enter_others(unsigned number) {
-    first_field_block.used.store(number, order::relaxed);
+    process_fields.index.used.store(number, order::relaxed);
     world_.save();
   }
   static Body open_another() {
@@ -77,7 +78,7 @@ class IndexScenario {
   static Body walk() {
     return [] {
       unsigned granules = 0;
-      for (Field* f = first_field(); f != nullptr; f = next_field(*f)) granules += f->granules;
+      for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) granules += f->granules;
       if (granules < kGranules) abort();
     };
   }
@@ -87,13 +88,15 @@ class IndexScenario {
 
  private:
   static char* alloc(unsigned granules) {
-    return static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false));
+    return static_cast<char*>(large_alloc(process_fields, granules * kGranuleBytes - kLineOffsetMost, 1, false));
   }
   static bool room(Field& f, unsigned granules) {
     unsigned from;
     return find_run(f, granules, 1, &from);
   }
-  static void alloc_in(unsigned granules) { large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false, false); }
+  static void alloc_in(unsigned granules) {
+    large_alloc(process_fields, granules * kGranuleBytes - kLineOffsetMost, 1, false, false);
+  }
 
   World world_;
   Field* field_ = nullptr;
@@ -120,7 +123,7 @@ TEST(ExploreLargeIndex, RoomWithPagesIsLoweredWhileItIsFreedAndPurged) {
 TEST(ExploreLargeIndex, MarksAreLoweredWhileOthersAgeAndFree) {
   IndexScenario s;
   s.start_without(1);
-  s.plan.threads = {s.free(0), [] { large_age(); }, s.purge(false)};
+  s.plan.threads = {s.free(0), [] { large_age(process_fields); }, s.purge(false)};
   expect_sound(explore(s.machine, s.plan, {.executions = 3000}), "large index: give, age, purge what has aged");
   IndexScenario all;
   all.start_without(1);
@@ -157,9 +160,9 @@ TEST(ExploreLargeIndex, AFieldIsRepaired) {
   s.plan.verdict = [&]() -> std::string {
     raise_all(s.field());
     const unsigned least = (s.field().occupancy(0).load(order::relaxed) & 1) == 0 ? IndexScenario::kGranules : 0;
-    FieldPlace at;
+    FieldPlace at{&process_fields.index};
     if (find_room(Room::kFree, least, &at) != &s.field()) return "the field's room is hidden";
-    at = FieldPlace();
+    at = {&process_fields.index};
     return find_marked(Mark::kDirty, &at) == &s.field() ? "" : "the field's pages are hidden";
   };
   expect_sound(vanish(s.machine, s.plan), "large index: give, two look, one of which vanishes");

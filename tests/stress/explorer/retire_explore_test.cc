@@ -4,6 +4,7 @@
 // Afterwards every invariant of both bins holds, no object has two owners, and takers reach all that is free.
 #include <gtest/gtest.h>
 
+#include "space/fields.h"
 #include "space/large.h"
 #include "store/retire.h"
 #include "stress/explorer/bin_scenario.h"
@@ -103,7 +104,8 @@ class ChunkScenario {
   }
   Body allocate_large(unsigned granules) {
     return [this, granules] {
-      auto* const object = static_cast<char*>(large_alloc(granules * kGranuleBytes - kLineOffsetMost, 1, false, false));
+      auto* const object =
+          static_cast<char*>(large_alloc(process_fields, granules * kGranuleBytes - kLineOffsetMost, 1, false, false));
       if (object == nullptr) return;
       Machine::write_object(object);
       const Ghost ghost;
@@ -135,16 +137,17 @@ class ChunkScenario {
   void prepare_field() {
     world_.variable<uint64_t>("_ZN5folio13region_cursorE") = 0;
     constexpr unsigned kChunkGranules = kChunkBytes / kGranuleBytes;
-    auto* const hole = static_cast<char*>(large_alloc(kChunkBytes, kChunkBytes, false));
+    auto* const hole = static_cast<char*>(large_alloc(process_fields, kChunkBytes, kChunkBytes, false));
     Field* const field = large_place(hole).field;
     for (unsigned n = 500; n != 0; n /= 2) {
-      while (large_alloc(n * kGranuleBytes - kLineOffsetMost, 1, false, false) != nullptr) {
+      while (large_alloc(process_fields, n * kGranuleBytes - kLineOffsetMost, 1, false, false) != nullptr) {
       }
     }
-    if (first_field() != field || next_field(*field) != nullptr || !large_free(hole)) abort();
+    if (first_field(process_fields) != field || next_field(*field) != nullptr || !large_free(hole)) abort();
     field_ = field;
     no_address_space = true;
-    if (large_stats().taken + kChunkGranules * kGranuleBytes != large_stats().reserved) abort();
+    if (large_stats(process_fields).taken + kChunkGranules * kGranuleBytes != large_stats(process_fields).reserved)
+      abort();
   }
 
   template <class Visit>
@@ -190,7 +193,7 @@ class ChunkScenario {
         if (large_place(object).holds(h.object)) return "a large object and another one at one place";
       }
     }
-    if (field_ != nullptr && !large_check()) return "large_check";
+    if (field_ != nullptr && !large_check(process_fields)) return "large_check";
     for (const BinId b : {bin, other}) {
       if (!check_bin(process_store, b)) return "check_bin: an invariant does not hold";
       unsigned all = 0, mine = 0;

@@ -21,30 +21,31 @@ namespace {
 
 const BinId bin = bin_of(64);
 constexpr unsigned kWhole = kMagazineObjects;
+constinit CpuCaches caches{};  // not the process's, which stay empty
 
 class CpuCacheTest : public ::testing::Test {
  protected:
   explicit CpuCacheTest(bool shared = true) {
     stay_on_this_cpu();
     cpu_of_thread = [] { return 0u; };
-    if (shared) depot_set_shared();
-    drain_list(bin, cpu_cache_get(bin, kWhole, nullptr));  // makes this CPU's cache
-    cpu_cache_put(bin, magazine_of(bin, 1), "test");
-    cpu_caches_trim(true);
+    caches.depot.shared.set(shared);                               // each test begins with an empty depot
+    drain_list(bin, cpu_cache_get(caches, bin, kWhole, nullptr));  // makes this CPU's cache
+    cpu_cache_put(caches, bin, magazine_of(bin, 1), "test");
+    cpu_caches_trim(caches, true);
   }
   ~CpuCacheTest() override {
     options.cpu_cache = 1024;
-    cpu_caches_trim(true);
-    depot_trim(true);
+    cpu_caches_trim(caches, true);
+    depot_trim(caches.depot, true);
     for (const BinId each : all_bins()) {
-      EXPECT_EQ(cpu_caches_objects(each), 0u) << "bin " << index(each);
+      EXPECT_EQ(cpu_caches_objects(caches, each), 0u) << "bin " << index(each);
       EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
     }
-    for (Atomic<CpuCache*>& entry : cpu_caches) {
+    for (Atomic<CpuCache*>& entry : caches.of_cpu) {
       if (const CpuCache* cache = entry.load(order::relaxed)) EXPECT_EQ(cache->bytes, 0u);
     }
   }
-  static CpuCache& mine() { return *cpu_caches[os::cpu() % kCpusMost].load(order::acquire); }
+  static CpuCache& mine() { return *caches.of_cpu[os::cpu() % kCpusMost].load(order::acquire); }
   // The books of this CPU's cache against its magazines.
   static void expect_exact() {
     uint64_t bytes = 0;
@@ -55,7 +56,7 @@ class CpuCacheTest : public ::testing::Test {
         objects += m->count();
       EXPECT_EQ(list.magazines, magazines) << "bin " << index(each);
       EXPECT_EQ(list.objects.load(order::relaxed), objects) << "bin " << index(each);
-      EXPECT_EQ(cpu_caches_objects(each), objects) << "bin " << index(each);
+      EXPECT_EQ(cpu_caches_objects(caches, each), objects) << "bin " << index(each);
       bytes += uint64_t{objects} * info_of(each).size;
     }
     EXPECT_EQ(mine().bytes, bytes);

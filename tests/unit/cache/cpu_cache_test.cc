@@ -6,30 +6,30 @@ namespace {
 TEST_F(CpuCacheTest, AMagazineComesBackWhole) {
   Magazine* const magazine = magazine_of(bin, kWhole);
   const std::vector<void*> objects = objects_of(magazine);
-  EXPECT_EQ(cpu_cache_put(bin, magazine, "test"), nullptr) << "kept";
-  EXPECT_EQ(cpu_caches_objects(bin), kWhole);
+  EXPECT_EQ(cpu_cache_put(caches, bin, magazine, "test"), nullptr) << "kept";
+  EXPECT_EQ(cpu_caches_objects(caches, bin), kWhole);
   expect_exact();
-  EXPECT_EQ(cpu_cache_get(bin_of(1000), kWhole, nullptr), nullptr) << "another bin's list";
-  ASSERT_EQ(cpu_cache_get(bin, kWhole, nullptr), magazine);
+  EXPECT_EQ(cpu_cache_get(caches, bin_of(1000), kWhole, nullptr), nullptr) << "another bin's list";
+  ASSERT_EQ(cpu_cache_get(caches, bin, kWhole, nullptr), magazine);
   EXPECT_EQ(objects_of(magazine), objects);
-  EXPECT_EQ(cpu_cache_get(bin, kWhole, nullptr), nullptr);
+  EXPECT_EQ(cpu_cache_get(caches, bin, kWhole, nullptr), nullptr);
   expect_exact();
   drain_list(bin, magazine);
 }
 
 TEST_F(CpuCacheTest, FewObjectsAreMergedIntoWhatWaits) {
   Magazine* const large = magazine_of(bin, 100);
-  EXPECT_EQ(cpu_cache_put(bin, large, "test"), nullptr);
+  EXPECT_EQ(cpu_cache_put(caches, bin, large, "test"), nullptr);
   Magazine* const small = magazine_of(bin, 10);
   const std::vector<void*> objects = objects_of(small);
-  EXPECT_EQ(cpu_cache_put(bin, small, "test"), small) << "it came back";
+  EXPECT_EQ(cpu_cache_put(caches, bin, small, "test"), small) << "it came back";
   EXPECT_EQ(small->count(), 0u);
   magazines_put(small);
   EXPECT_EQ(large->count(), 110u);
   expect_exact();
   // Where they do not fit they wait on their own.
   Magazine* const more = magazine_of(bin, 20);
-  EXPECT_EQ(cpu_cache_put(bin, more, "test"), nullptr);
+  EXPECT_EQ(cpu_cache_put(caches, bin, more, "test"), nullptr);
   EXPECT_EQ(large->count(), 110u);
   expect_exact();
 }
@@ -39,21 +39,21 @@ TEST_F(CpuCacheTest, MergedMagazinesKeepToTheirBinsMost) {
     const unsigned most = info_of(each).magazine_most;
     if (most < 2) continue;
     for (unsigned i = 0; i < 3 * most; ++i) {
-      if (Magazine* empty = cpu_cache_put(each, magazine_of(each, 1), "test")) magazines_put(empty);
+      if (Magazine* empty = cpu_cache_put(caches, each, magazine_of(each, 1), "test")) magazines_put(empty);
       Magazine* m = mine().lists[index(each)].first.load(order::relaxed);
       for (; m != nullptr; m = m->next()) ASSERT_LE(m->count(), most);
     }
-    cpu_caches_trim(true);
-    depot_trim(true);
+    cpu_caches_trim(caches, true);
+    depot_trim(caches.depot, true);
   }
 }
 
 TEST_F(CpuCacheTest, WhoWantsFewGetsFew) {
   Magazine* const waiting = magazine_of(bin, 50);
   const std::vector<void*> objects = objects_of(waiting);
-  cpu_cache_put(bin, waiting, "test");
+  cpu_cache_put(caches, bin, waiting, "test");
   Magazine* const into = empty_magazine();
-  ASSERT_EQ(cpu_cache_get(bin, 8, into), into);
+  ASSERT_EQ(cpu_cache_get(caches, bin, 8, into), into);
   EXPECT_EQ(into->count(), 8u);
   EXPECT_EQ(into->bottom(), 8u) << "with room for no more";
   EXPECT_EQ(objects_of(into), std::vector<void*>(objects.begin(), objects.begin() + 8)) << "the ones on top";
@@ -61,12 +61,12 @@ TEST_F(CpuCacheTest, WhoWantsFewGetsFew) {
   drain_list(bin, into);
   // Who wants all that there is, or a whole one, gets the magazine itself.
   Magazine* const other = empty_magazine();
-  EXPECT_EQ(cpu_cache_get(bin, kWholeLeast, other), waiting);
+  EXPECT_EQ(cpu_cache_get(caches, bin, kWholeLeast, other), waiting);
   EXPECT_EQ(waiting->count(), 42u);
   drain_list(bin, waiting);
   Magazine* const few = magazine_of(bin, 5);
-  cpu_cache_put(bin, few, "test");
-  EXPECT_EQ(cpu_cache_get(bin, 5, other), few);
+  cpu_cache_put(caches, bin, few, "test");
+  EXPECT_EQ(cpu_cache_get(caches, bin, 5, other), few);
   drain_list(bin, few);
   magazines_put(other);
 }
@@ -77,7 +77,7 @@ TEST_F(CpuCacheTest, NobodyGetsMoreThanTwiceWhatIsWanted) {
   for (const bool busy : {false, true}) {
     for (unsigned want = 1; want <= kWhole; ++want) {
       const auto get = [&] {
-        Magazine* const got = cpu_cache_get(bin, want, into);
+        Magazine* const got = cpu_cache_get(caches, bin, want, into);
         ASSERT_NE(got, nullptr);
         EXPECT_LE(got->count(), 2 * want);
         EXPECT_GE(got->count(), want);
@@ -85,18 +85,18 @@ TEST_F(CpuCacheTest, NobodyGetsMoreThanTwiceWhatIsWanted) {
         got->set_next(nullptr);
         if (got != into) magazines_put(got);
       };
-      cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+      cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
       if (busy) {
-        cpu_caches_trim(true);
+        cpu_caches_trim(caches, true);
         mine().section.run(false, [&] {
-          cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+          cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
           get();
         });
       } else {
         get();
       }
-      cpu_caches_trim(true);
-      depot_trim(true);
+      cpu_caches_trim(caches, true);
+      depot_trim(caches.depot, true);
     }
   }
   magazines_put(into);
@@ -104,18 +104,18 @@ TEST_F(CpuCacheTest, NobodyGetsMoreThanTwiceWhatIsWanted) {
 
 TEST_F(CpuCacheTest, ManyOfOneBinGoToTheDepotAsABundle) {
   const unsigned most = bundle_objects(bin) / kWhole;
-  for (unsigned i = 0; i < most; ++i) cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
-  EXPECT_EQ(depot_objects(bin), 0u);
-  EXPECT_EQ(cpu_caches_objects(bin), most * kWhole);
-  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
-  EXPECT_EQ(depot_objects(bin), (most + 1) * kWhole) << "all at once";
-  EXPECT_EQ(cpu_caches_objects(bin), 0u);
+  for (unsigned i = 0; i < most; ++i) cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
+  EXPECT_EQ(depot_objects(caches.depot, bin), 0u);
+  EXPECT_EQ(cpu_caches_objects(caches, bin), most * kWhole);
+  cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
+  EXPECT_EQ(depot_objects(caches.depot, bin), (most + 1) * kWhole) << "all at once";
+  EXPECT_EQ(cpu_caches_objects(caches, bin), 0u);
   expect_exact();
   // And come back as one.
-  Magazine* const magazine = cpu_cache_get(bin, kWhole, nullptr);
+  Magazine* const magazine = cpu_cache_get(caches, bin, kWhole, nullptr);
   ASSERT_NE(magazine, nullptr);
-  EXPECT_EQ(depot_objects(bin), 0u);
-  EXPECT_EQ(cpu_caches_objects(bin), most * kWhole);
+  EXPECT_EQ(depot_objects(caches.depot, bin), 0u);
+  EXPECT_EQ(cpu_caches_objects(caches, bin), most * kWhole);
   expect_exact();
   magazine->set_next(nullptr);
   drain_list(bin, magazine);
@@ -126,7 +126,7 @@ TEST_F(CpuCacheTest, WhatIsOverTheBudgetGoesToTheDepot) {
   for (unsigned round = 0; round < 20; ++round) {
     for (const BinId each : {bin_of(200), bin_of(500), bin_of(1000), bin_of(5000), bin_of(9000)}) {
       const unsigned most = info_of(each).magazine_most;
-      if (Magazine* empty = cpu_cache_put(each, magazine_of(each, most), "test")) magazines_put(empty);
+      if (Magazine* empty = cpu_cache_put(caches, each, magazine_of(each, most), "test")) magazines_put(empty);
       EXPECT_LE(mine().bytes, 256 * kKiB);
       expect_exact();
     }
@@ -137,14 +137,11 @@ TEST_F(CpuCacheTest, WhatIsOverTheBudgetGoesToTheDepot) {
 class CpuCacheOfOneThread : public CpuCacheTest {
  protected:
   CpuCacheOfOneThread() : CpuCacheTest(false) {}
-  void SetUp() override {
-    if (depot_is_shared()) GTEST_SKIP() << "another test of this process had several threads";
-  }
   // Magazines of neighbours, until not all of what was put is there; returns how many objects that is.
   unsigned put_until_some_go() {
     unsigned put = 0;
-    while (cpu_caches_objects(bin) == put && put < 10000) {
-      cpu_cache_put(bin, magazine_of(bin, kMagazineUsual), "test");
+    while (cpu_caches_objects(caches, bin) == put && put < 10000) {
+      cpu_cache_put(caches, bin, magazine_of(bin, kMagazineUsual), "test");
       put += kMagazineUsual;
     }
     return put;
@@ -155,7 +152,7 @@ TEST_F(CpuCacheOfOneThread, KeepsMoreThanABundleAndThenTheNewerHalf) {
   const unsigned put = put_until_some_go();
   EXPECT_EQ((put - kMagazineUsual) * info_of(bin).size / kBundleBytes, 0u);
   EXPECT_GT(put * info_of(bin).size, kBundleBytes);
-  const auto left = static_cast<unsigned>(cpu_caches_objects(bin));
+  const auto left = static_cast<unsigned>(cpu_caches_objects(caches, bin));
   EXPECT_LE(left, put / 2);
   EXPECT_GT(left + kMagazineUsual, put / 2);
   EXPECT_EQ(taken_objects(bin), left) << "the others are in their folios";
@@ -163,8 +160,8 @@ TEST_F(CpuCacheOfOneThread, KeepsMoreThanABundleAndThenTheNewerHalf) {
   // What it kept is what came last: the next to come back.
   Magazine* const last = magazine_of(bin, kMagazineUsual);
   const std::vector<void*> objects = objects_of(last);
-  cpu_cache_put(bin, last, "test");
-  ASSERT_EQ(cpu_cache_get(bin, kMagazineUsual, nullptr), last);
+  cpu_cache_put(caches, bin, last, "test");
+  ASSERT_EQ(cpu_cache_get(caches, bin, kMagazineUsual, nullptr), last);
   EXPECT_EQ(objects_of(last), objects);
   last->set_next(nullptr);
   drain_list(bin, last);
@@ -185,10 +182,10 @@ TEST_F(CpuCacheOfOneThread, WhatLiesScatteredGoesAtABundle) {
         magazine->park(top);
         object = nullptr;
       }
-      EXPECT_EQ(cpu_caches_objects(bin), m * kMagazineUsual);
-      cpu_cache_put(bin, magazine, "test");
+      EXPECT_EQ(cpu_caches_objects(caches, bin), m * kMagazineUsual);
+      cpu_cache_put(caches, bin, magazine, "test");
     }
-    EXPECT_EQ(cpu_caches_objects(bin), 0u);
+    EXPECT_EQ(cpu_caches_objects(caches, bin), 0u);
     expect_exact();
     for (void* object : rest) {
       if (object != nullptr) give_object(bin, object, "test");
@@ -212,13 +209,13 @@ TEST_F(CpuCacheTest, AnyMixKeepsToTheBudget) {
       }
       const BinId each = used[random() % 3];
       if (random() % 4 == 0) {
-        if (Magazine* m = cpu_cache_get(each, kWhole, nullptr)) {
+        if (Magazine* m = cpu_cache_get(caches, each, kWhole, nullptr)) {
           m->set_next(nullptr);
           drain_list(each, m);
         }
       } else {
         const auto count = static_cast<unsigned>(1 + random() % info_of(each).magazine_most);
-        if (Magazine* empty = cpu_cache_put(each, magazine_of(each, count), "test")) magazines_put(empty);
+        if (Magazine* empty = cpu_cache_put(caches, each, magazine_of(each, count), "test")) magazines_put(empty);
         EXPECT_LE(mine().bytes, budget * kKiB);
       }
       expect_exact();
@@ -235,10 +232,10 @@ TEST_F(CpuCacheTest, GettingKeepsToTheBudgetToo) {
     if (most < 2) continue;
     used.push_back(each);
     Magazine* const bundle = bundle_of(each, std::max(1u, bundle_objects(each) / most), most);
-    depot_push(each, bundle, bundle_bytes(each, bundle), "test");
+    depot_push(caches.depot, each, bundle, bundle_bytes(each, bundle), "test");
   }
   for (const BinId each : used) {
-    Magazine* const magazine = cpu_cache_get(each, kWhole, nullptr);
+    Magazine* const magazine = cpu_cache_get(caches, each, kWhole, nullptr);
     ASSERT_NE(magazine, nullptr) << "bin " << index(each);
     magazine->set_next(nullptr);
     drain_list(each, magazine);
@@ -249,26 +246,26 @@ TEST_F(CpuCacheTest, GettingKeepsToTheBudgetToo) {
 
 TEST_F(CpuCacheTest, OneByOne) {
   Magazine* emptied = nullptr;
-  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), nullptr);
+  EXPECT_EQ(cpu_cache_pop_one(caches, bin, &emptied), nullptr);
   EXPECT_EQ(emptied, nullptr);
   void* object = nullptr;
   ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
-  EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kNo) << "no magazine waits that has room";
+  EXPECT_EQ(cpu_cache_push_one(caches, bin, object), Pushed::kNo) << "no magazine waits that has room";
   Magazine* const waiting = magazine_of(bin, 2);
   const std::vector<void*> objects = objects_of(waiting);
-  cpu_cache_put(bin, waiting, "test");
-  EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kYes);
-  EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kTwice);
-  EXPECT_EQ(cpu_cache_push_one(bin, objects[1]), Pushed::kTwice) << "below others";
-  EXPECT_TRUE(cpu_caches_hold(bin, objects[1]));
-  EXPECT_FALSE(cpu_caches_hold(bin, static_cast<char*>(objects[1]) + 1));
-  EXPECT_EQ(cpu_caches_objects(bin), 3u);
+  cpu_cache_put(caches, bin, waiting, "test");
+  EXPECT_EQ(cpu_cache_push_one(caches, bin, object), Pushed::kYes);
+  EXPECT_EQ(cpu_cache_push_one(caches, bin, object), Pushed::kTwice);
+  EXPECT_EQ(cpu_cache_push_one(caches, bin, objects[1]), Pushed::kTwice) << "below others";
+  EXPECT_TRUE(cpu_caches_hold(caches, bin, objects[1]));
+  EXPECT_FALSE(cpu_caches_hold(caches, bin, static_cast<char*>(objects[1]) + 1));
+  EXPECT_EQ(cpu_caches_objects(caches, bin), 3u);
   expect_exact();
-  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), object) << "last in, first out";
+  EXPECT_EQ(cpu_cache_pop_one(caches, bin, &emptied), object) << "last in, first out";
   EXPECT_EQ(emptied, nullptr);
-  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), objects[0]);
+  EXPECT_EQ(cpu_cache_pop_one(caches, bin, &emptied), objects[0]);
   EXPECT_EQ(emptied, nullptr);
-  EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), objects[1]);
+  EXPECT_EQ(cpu_cache_pop_one(caches, bin, &emptied), objects[1]);
   EXPECT_EQ(emptied, waiting) << "used up";
   magazines_put(emptied);
   expect_exact();
@@ -277,12 +274,12 @@ TEST_F(CpuCacheTest, OneByOne) {
 
 TEST_F(CpuCacheTest, OneByOneFillsAMagazineToItsMost) {
   for (const BinId each : {bin_of(64), bin_of(3000), bin_of(16 * kKiB)}) {
-    cpu_cache_put(each, magazine_of(each, 1), "test");
+    cpu_cache_put(caches, each, magazine_of(each, 1), "test");
     unsigned pushed = 0;
     for (;; ++pushed) {
       void* object = nullptr;
       ASSERT_EQ(take_objects(process_store, each, &object, 1), 1u);
-      if (cpu_cache_push_one(each, object) == Pushed::kYes) continue;
+      if (cpu_cache_push_one(caches, each, object) == Pushed::kYes) continue;
       give_objects(each, &object, 1, "test");
       break;
     }
@@ -292,37 +289,37 @@ TEST_F(CpuCacheTest, OneByOneFillsAMagazineToItsMost) {
 }
 
 TEST_F(CpuCacheTest, BusyMeansTheDepot) {
-  const uint64_t busy = cpu_caches_busy();
+  const uint64_t busy = cpu_caches_busy(caches);
   EXPECT_TRUE(mine().section.run(false, [&] {
-    EXPECT_EQ(cpu_cache_put(bin, magazine_of(bin, kWhole), "test"), nullptr);
-    EXPECT_EQ(cpu_caches_objects(bin), 0u) << "nobody else is let in";
-    EXPECT_EQ(depot_objects(bin), kWhole);
+    EXPECT_EQ(cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test"), nullptr);
+    EXPECT_EQ(cpu_caches_objects(caches, bin), 0u) << "nobody else is let in";
+    EXPECT_EQ(depot_objects(caches.depot, bin), kWhole);
     Magazine* const into = empty_magazine();
-    ASSERT_EQ(cpu_cache_get(bin, 10, into), into);
+    ASSERT_EQ(cpu_cache_get(caches, bin, 10, into), into);
     EXPECT_EQ(into->count(), 10u);
-    EXPECT_EQ(depot_objects(bin), kWhole - 10) << "the rest went back";
+    EXPECT_EQ(depot_objects(caches.depot, bin), kWhole - 10) << "the rest went back";
     drain_list(bin, into);
-    Magazine* const rest = cpu_cache_get(bin, kWhole, nullptr);
+    Magazine* const rest = cpu_cache_get(caches, bin, kWhole, nullptr);
     ASSERT_NE(rest, nullptr);
     EXPECT_EQ(rest->count(), kWhole - 10);
-    EXPECT_EQ(depot_objects(bin), 0u);
+    EXPECT_EQ(depot_objects(caches.depot, bin), 0u);
     void* object = *rest->top();
     Magazine* emptied = rest;
-    EXPECT_EQ(cpu_cache_push_one(bin, object), Pushed::kNo);
-    EXPECT_EQ(cpu_cache_pop_one(bin, &emptied), nullptr);
+    EXPECT_EQ(cpu_cache_push_one(caches, bin, object), Pushed::kNo);
+    EXPECT_EQ(cpu_cache_pop_one(caches, bin, &emptied), nullptr);
     EXPECT_EQ(emptied, nullptr);
     drain_list(bin, rest);
-    EXPECT_EQ(cpu_caches_trim(true), 0u) << "trimming does not wait either";
+    EXPECT_EQ(cpu_caches_trim(caches, true), 0u) << "trimming does not wait either";
   }));
-  EXPECT_GE(cpu_caches_busy(), busy + 5) << "and it is counted";
+  EXPECT_GE(cpu_caches_busy(caches), busy + 5) << "and it is counted";
 }
 
 TEST_F(CpuCacheTest, WithoutCpuCachesTheDepotServes) {
   options.cpu_cache = 0;
-  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
-  EXPECT_EQ(cpu_caches_objects(bin), 0u);
-  EXPECT_EQ(depot_objects(bin), kWhole);
-  Magazine* const magazine = cpu_cache_get(bin, kWhole, nullptr);
+  cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
+  EXPECT_EQ(cpu_caches_objects(caches, bin), 0u);
+  EXPECT_EQ(depot_objects(caches.depot, bin), kWhole);
+  Magazine* const magazine = cpu_cache_get(caches, bin, kWhole, nullptr);
   ASSERT_NE(magazine, nullptr);
   EXPECT_EQ(magazine->count(), kWhole);
   drain_list(bin, magazine);
@@ -332,7 +329,7 @@ TEST_F(CpuCacheTest, WithoutCpuCachesTheDepotServes) {
 TEST_F(CpuCacheTest, AMagazineOfFewObjectsDoesNotWaitInTheDepot) {
   const auto put = [](BinId each, unsigned count) {
     Magazine* const magazine = magazine_of(each, count);
-    Magazine* const emptied = cpu_cache_put(each, magazine, "test");
+    Magazine* const emptied = cpu_cache_put(caches, each, magazine, "test");
     if (emptied != nullptr) {
       EXPECT_EQ(emptied, magazine);
       emptied->set_next(nullptr);
@@ -344,11 +341,11 @@ TEST_F(CpuCacheTest, AMagazineOfFewObjectsDoesNotWaitInTheDepot) {
     for (const BinId each : {bin, bin_of(8), bin_of(8000), bin_of(32000)}) {
       const unsigned most = info_of(each).magazine_most, half = std::min((most + 1) / 2, kWholeLeast);
       if (half > 1) EXPECT_TRUE(put(each, half - 1)) << index(each);
-      EXPECT_EQ(depot_objects(each), 0u) << index(each);
+      EXPECT_EQ(depot_objects(caches.depot, each), 0u) << index(each);
       EXPECT_EQ(taken_objects(each), 0u) << "they are in their folios again";
       EXPECT_FALSE(put(each, half)) << index(each);
-      EXPECT_EQ(depot_objects(each), half) << index(each);
-      depot_trim(true);
+      EXPECT_EQ(depot_objects(caches.depot, each), half) << index(each);
+      depot_trim(caches.depot, true);
     }
   };
   EXPECT_TRUE(mine().section.run(false, try_all));
@@ -358,35 +355,35 @@ TEST_F(CpuCacheTest, AMagazineOfFewObjectsDoesNotWaitInTheDepot) {
 
 TEST_F(CpuCacheTest, TheSecondTrimDrainsAListThatNobodyUsed) {
   const BinId other = bin_of(1000);
-  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
-  cpu_cache_put(other, magazine_of(other, 40), "test");
-  EXPECT_EQ(cpu_caches_trim(false), 0u);
-  Magazine* const used = cpu_cache_get(other, kWhole, nullptr);
-  cpu_cache_put(other, used, "test");
-  EXPECT_EQ(cpu_caches_trim(false), 1u);
-  EXPECT_EQ(cpu_caches_objects(bin), 0u);
+  cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
+  cpu_cache_put(caches, other, magazine_of(other, 40), "test");
+  EXPECT_EQ(cpu_caches_trim(caches, false), 0u);
+  Magazine* const used = cpu_cache_get(caches, other, kWhole, nullptr);
+  cpu_cache_put(caches, other, used, "test");
+  EXPECT_EQ(cpu_caches_trim(caches, false), 1u);
+  EXPECT_EQ(cpu_caches_objects(caches, bin), 0u);
   EXPECT_EQ(taken_objects(bin), 0u);
-  EXPECT_EQ(cpu_caches_objects(other), 40u);
+  EXPECT_EQ(cpu_caches_objects(caches, other), 40u);
   expect_exact();
 }
 
 TEST_F(CpuCacheTest, AChildForgetsWhoWasInside) {
-  cpu_cache_put(bin, magazine_of(bin, kWhole), "test");
+  cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
   int result = -1;
   mine().section.run(false, [&] {
     result = in_child([] {
       if (!mine().section.held()) return kFailed;
-      cpu_caches_after_fork(true);
-      if (mine().section.held() || mine().bytes != 0 || cpu_caches_objects(bin) != 0) return kFailed;
-      cpu_cache_put(bin, magazine_of(bin, 40), "test");
-      return cpu_caches_objects(bin) == 40 ? kPassed : kFailed;
+      cpu_caches_after_fork(caches, process_fields, true);
+      if (mine().section.held() || mine().bytes != 0 || cpu_caches_objects(caches, bin) != 0) return kFailed;
+      cpu_cache_put(caches, bin, magazine_of(bin, 40), "test");
+      return cpu_caches_objects(caches, bin) == 40 ? kPassed : kFailed;
     });
   });
   EXPECT_EQ(result, kPassed);
   // One where nobody was inside keeps what it has.
   EXPECT_EQ(in_child([] {
-              cpu_caches_after_fork(true);
-              return cpu_caches_objects(bin) == kWhole ? kPassed : kFailed;
+              cpu_caches_after_fork(caches, process_fields, true);
+              return cpu_caches_objects(caches, bin) == kWhole ? kPassed : kFailed;
             }),
             kPassed);
 }
@@ -401,7 +398,7 @@ TEST_F(CpuCacheTest, ThreadsNeverShareAnObject) {
         const BinId each = used[random() % 3];
         const unsigned most = info_of(each).magazine_most;
         Magazine* const into = empty_magazine();
-        Magazine* magazine = cpu_cache_get(each, 1 + random() % most, into);
+        Magazine* magazine = cpu_cache_get(caches, each, 1 + random() % most, into);
         if (magazine != into) magazines_put(into);
         if (magazine == nullptr) magazine = magazine_of(each, 1 + random() % most);
         magazine->set_next(nullptr);
@@ -411,19 +408,62 @@ TEST_F(CpuCacheTest, ThreadsNeverShareAnObject) {
         }
         if (random() % 8 == 0) {
           drain_list(each, magazine);
-        } else if (Magazine* empty = cpu_cache_put(each, magazine, "test")) {
+        } else if (Magazine* empty = cpu_cache_put(caches, each, magazine, "test")) {
           empty->set_next(nullptr);
           magazines_put(empty);
         }
-        if (round % 1000 == 0) cpu_caches_trim(t == 0);
+        if (round % 1000 == 0) cpu_caches_trim(caches, t == 0);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (const BinId each : used) {
-    EXPECT_EQ(taken_objects(each), cpu_caches_objects(each) + depot_objects(each));
+    EXPECT_EQ(taken_objects(each), cpu_caches_objects(caches, each) + depot_objects(caches.depot, each));
     EXPECT_TRUE(check_bin(process_store, each));
   }
+}
+
+// Two in one process: neither sees the other's objects, small or large, in the caches or in the depot behind them.
+TEST_F(CpuCacheTest, AnotherInstanceKnowsNothingOfThisOne) {
+  static constinit CpuCaches second{};
+  depot_set_shared(second.depot);
+  EXPECT_EQ(cpu_cache_get(second, bin, kWhole, nullptr), nullptr) << "which makes its cache";
+  EXPECT_EQ(second.made.get(), 1u);
+  Magazine* const here = magazine_of(bin, kWhole);
+  Magazine* const there = magazine_of(bin, 40);
+  cpu_cache_put(caches, bin, here, "test");
+  EXPECT_EQ(cpu_caches_objects(second, bin), 0u);
+  void* const object = *here->top();
+  EXPECT_TRUE(cpu_caches_hold(caches, bin, object));
+  EXPECT_FALSE(cpu_caches_hold(second, bin, object));
+  EXPECT_EQ(cpu_cache_push_one(second, bin, object), Pushed::kNo) << "no magazine waits there";
+  cpu_cache_put(second, bin, there, "test");
+  EXPECT_EQ(cpu_caches_objects(caches, bin), kWhole);
+  EXPECT_EQ(cpu_caches_objects(second, bin), 40u);
+  EXPECT_EQ(cpu_caches_trim(caches, true), 1u) << "only its own";
+  EXPECT_EQ(cpu_cache_get(caches, bin, kWhole, nullptr), nullptr);
+  EXPECT_EQ(cpu_cache_get(second, bin, kWhole, nullptr), there);
+  there->set_next(nullptr);
+  drain_list(bin, there);
+  // The depots.
+  const unsigned most = bundle_objects(bin) / kWhole;
+  for (unsigned i = 0; i <= most; ++i) cpu_cache_put(second, bin, magazine_of(bin, kWhole), "test");
+  EXPECT_EQ(depot_objects(second.depot, bin), (most + 1) * kWhole);
+  EXPECT_EQ(depot_objects(caches.depot, bin), 0u);
+  EXPECT_EQ(cpu_cache_get(caches, bin, kWhole, nullptr), nullptr);
+  EXPECT_EQ(depot_trim(second.depot, true), most + 1);
+  // Budgets, the process's own ones, and large objects.
+  cpu_caches_spare(second, true);
+  EXPECT_FALSE(caches.sparing.get());
+  cpu_caches_spare(second, false);
+  void* const large = large_alloc(process_fields, kGranuleBytes, 1, false);
+  const unsigned granules = large_park(large);
+  EXPECT_TRUE(cpu_cache_put_large(second, large, granules));
+  EXPECT_EQ(cpu_cache_get_large(caches, granules), nullptr);
+  EXPECT_EQ(cpu_caches_trim(caches, true), 0u);
+  EXPECT_EQ(cpu_cache_get_large(second, granules), large);
+  large_give(large);
+  EXPECT_EQ(process_caches.made.get(), 0u);
 }
 
 }  // namespace

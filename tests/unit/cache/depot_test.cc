@@ -12,35 +12,36 @@ using namespace folio_test;
 namespace {
 
 const BinId bin = bin_of(64);
+constinit Depot depot{}, other_depot{};
 
 // As the CPU caches do, but that these tell later.
 void put(BinId each, Magazine* bundle) {
   const int64_t bytes = bundle_bytes(each, bundle);
-  depot_push(each, bundle, bytes, "test");
-  depot_count(depot_small(each), bytes);
+  depot_push(depot, each, bundle, bytes, "test");
+  depot_count(depot, depot_small(each), bytes);
 }
 
 Magazine* get(BinId each) {
-  Magazine* const bundle = depot_pop(each);
-  if (bundle != nullptr) depot_count(depot_small(each), -bundle_bytes(each, bundle));
+  Magazine* const bundle = depot_pop(depot, each);
+  if (bundle != nullptr) depot_count(depot, depot_small(each), -bundle_bytes(each, bundle));
   return bundle;
 }
 
-// First: a process is single-threaded until somebody says otherwise, and then for good.
+// First: a depot takes nothing until somebody says that there is a second thread, and then for good.
 TEST(DepotAlone, KeepsNothing) {
   put(bin, bundle_of(bin, 3, 62));
-  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(depot_objects(depot, bin), 0u);
   EXPECT_EQ(taken_objects(bin), 0u) << "it went to the folios";
   EXPECT_EQ(get(bin), nullptr);
 }
 
 class DepotTest : public ::testing::Test {
  protected:
-  DepotTest() { depot_set_shared(); }
+  DepotTest() { depot_set_shared(depot); }
   ~DepotTest() override {
-    depot_trim(true);
+    depot_trim(depot, true);
     for (const BinId each : all_bins()) {
-      EXPECT_EQ(depot_objects(each), 0u);
+      EXPECT_EQ(depot_objects(depot, each), 0u);
       EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
     }
   }
@@ -52,9 +53,9 @@ TEST_F(DepotTest, BundlesComeBackWholeTheLastOneFirst) {
   Magazine* const second = bundle_of(bin, 2, 40);
   const std::vector<void*> objects = objects_of(first->next());
   put(bin, first);
-  EXPECT_EQ(depot_objects(bin), 3 * 62u);
+  EXPECT_EQ(depot_objects(depot, bin), 3 * 62u);
   put(bin, second);
-  EXPECT_EQ(depot_objects(bin), 3 * 62u + 2 * 40u);
+  EXPECT_EQ(depot_objects(depot, bin), 3 * 62u + 2 * 40u);
   ASSERT_EQ(get(bin), second);
   EXPECT_EQ(second->bundle_length(), 2u);
   ASSERT_EQ(get(bin), first);
@@ -63,7 +64,7 @@ TEST_F(DepotTest, BundlesComeBackWholeTheLastOneFirst) {
   EXPECT_EQ(objects_of(first->next()), objects);
   EXPECT_EQ(first->next()->next()->next(), nullptr);
   EXPECT_EQ(get(bin), nullptr);
-  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(depot_objects(depot, bin), 0u);
   drain_list(bin, first);
   drain_list(bin, second);
 }
@@ -92,12 +93,12 @@ TEST_F(DepotTest, WhatWaitsIsInOrder) {
   Magazine* const first = scattered_magazine(heap);
   std::erase(heap, nullptr);
   put(bin, first);
-  EXPECT_EQ(depot_objects(bin), kMagazineObjects) << "nothing waited";
+  EXPECT_EQ(depot_objects(depot, bin), kMagazineObjects) << "nothing waited";
   const unsigned taken = taken_objects(bin);
   Magazine* const second = scattered_magazine(heap);
   std::erase(heap, nullptr);
   put(bin, second);
-  EXPECT_EQ(depot_objects(bin), kMagazineObjects);
+  EXPECT_EQ(depot_objects(depot, bin), kMagazineObjects);
   EXPECT_EQ(taken_objects(bin), taken - kMagazineObjects);
   // Of a bundle only what is scattered.
   Magazine* const third = scattered_magazine(heap);
@@ -105,7 +106,7 @@ TEST_F(DepotTest, WhatWaitsIsInOrder) {
   third->set_next(ordered);
   third->set_bundle_length(3);
   put(bin, third);
-  EXPECT_EQ(depot_objects(bin), kMagazineObjects + 2 * 62);
+  EXPECT_EQ(depot_objects(depot, bin), kMagazineObjects + 2 * 62);
   ASSERT_EQ(get(bin), ordered);
   EXPECT_EQ(ordered->bundle_length(), 2u);
   drain_list(bin, ordered);
@@ -119,7 +120,7 @@ TEST_F(DepotTest, BinsAreApart) {
   const BinId other = bin_of(1000);
   put(bin, bundle_of(bin, 1, 10));
   EXPECT_EQ(get(other), nullptr);
-  EXPECT_EQ(depot_objects(other), 0u);
+  EXPECT_EQ(depot_objects(depot, other), 0u);
 }
 
 TEST_F(DepotTest, WhatIsOverTheBoundGoesToTheFolios) {
@@ -127,27 +128,27 @@ TEST_F(DepotTest, WhatIsOverTheBoundGoesToTheFolios) {
   const unsigned fit = 64 * 1024 / 64;
   unsigned pushed = 0;
   for (; pushed < 3 * fit; pushed += 62) put(bin, bundle_of(bin, 1, 62));
-  EXPECT_LE(depot_objects(bin), fit);
-  EXPECT_GT(depot_objects(bin) + 62, fit);
-  EXPECT_EQ(taken_objects(bin), depot_objects(bin)) << "the rest is free";
+  EXPECT_LE(depot_objects(depot, bin), fit);
+  EXPECT_GT(depot_objects(depot, bin) + 62, fit);
+  EXPECT_EQ(taken_objects(bin), depot_objects(depot, bin)) << "the rest is free";
   // The bound is one for all bins of small objects, and one for all others.
   const BinId other = bin_of(400), larger = bin_of(2000);
   put(other, bundle_of(other, 1, 30));
-  EXPECT_EQ(depot_objects(other), 0u);
+  EXPECT_EQ(depot_objects(depot, other), 0u);
   put(larger, bundle_of(larger, 1, 30));
-  EXPECT_EQ(depot_objects(larger), 30u);
+  EXPECT_EQ(depot_objects(depot, larger), 30u);
   put(larger, bundle_of(larger, 1, 30));
-  EXPECT_EQ(depot_objects(larger), 30u);
+  EXPECT_EQ(depot_objects(depot, larger), 30u);
   // What goes out makes room again.
   for (unsigned i = 0; i < 20; ++i) drain_list(bin, get(bin));
   put(other, bundle_of(other, 1, 30));
-  EXPECT_EQ(depot_objects(other), 30u);
+  EXPECT_EQ(depot_objects(depot, other), 30u);
 }
 
 TEST_F(DepotTest, WithoutRoomItKeepsNothing) {
   options.depot = 0;
   put(bin, bundle_of(bin, 2, 62));
-  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(depot_objects(depot, bin), 0u);
   EXPECT_EQ(taken_objects(bin), 0u);
 }
 
@@ -156,20 +157,20 @@ TEST_F(DepotTest, TheSecondTrimDrainsWhatWaitsAlsoUnderWhatIsUsed) {
   put(bin, bundle_of(bin, 2, 62));
   put(other, bundle_of(other, 1, 30));
   put(other, bundle_of(other, 1, 20));
-  EXPECT_EQ(depot_trim(false), 0u);
+  EXPECT_EQ(depot_trim(depot, false), 0u);
   Magazine* const used = get(other);
   EXPECT_EQ(used->count(), 20u);
   put(other, used);
-  EXPECT_EQ(depot_trim(false), 3u) << "magazines";
-  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(depot_trim(depot, false), 3u) << "magazines";
+  EXPECT_EQ(depot_objects(depot, bin), 0u);
   EXPECT_EQ(taken_objects(bin), 0u);
-  EXPECT_EQ(depot_objects(other), 20u);
-  EXPECT_EQ(depot_trim(false), 1u);
+  EXPECT_EQ(depot_objects(depot, other), 20u);
+  EXPECT_EQ(depot_trim(depot, false), 1u);
 }
 
 TEST_F(DepotTest, WhatWaitsIsTakenWhenNothingNewerIsThere) {
   put(bin, bundle_of(bin, 1, 10));
-  depot_trim(false);
+  depot_trim(depot, false);
   put(bin, bundle_of(bin, 1, 20));
   Magazine* const newer = get(bin);
   Magazine* const older = get(bin);
@@ -191,16 +192,17 @@ TEST_F(DepotTest, AStepGoesOnWhereTheOneBeforeEnded) {
     }
   };
   fill(5);
-  EXPECT_EQ(depot_age(4), 0u) << "nothing has waited";
+  EXPECT_EQ(depot_age(depot, 4), 0u) << "nothing has waited";
   fill(3);
-  EXPECT_EQ(depot_age(4), 4u);
-  EXPECT_EQ(depot_age(4), 5u) << "one more of a bin, and two bundles";
-  EXPECT_EQ(depot_age(4), 4u);
-  EXPECT_EQ(depot_objects(bin) + depot_objects(other), 3 * 62u + (3 + 1) * 20u);
-  EXPECT_EQ(depot_age(4), 2u) << "the round ends";
-  EXPECT_EQ(depot_objects(bin) + depot_objects(other), 3 * (62u + 20u)) << "what came meanwhile has not waited";
-  EXPECT_EQ(depot_age(100), 9u);
-  EXPECT_EQ(depot_objects(bin) + depot_objects(other), 0u);
+  EXPECT_EQ(depot_age(depot, 4), 4u);
+  EXPECT_EQ(depot_age(depot, 4), 5u) << "one more of a bin, and two bundles";
+  EXPECT_EQ(depot_age(depot, 4), 4u);
+  EXPECT_EQ(depot_objects(depot, bin) + depot_objects(depot, other), 3 * 62u + (3 + 1) * 20u);
+  EXPECT_EQ(depot_age(depot, 4), 2u) << "the round ends";
+  EXPECT_EQ(depot_objects(depot, bin) + depot_objects(depot, other), 3 * (62u + 20u))
+      << "what came meanwhile has not waited";
+  EXPECT_EQ(depot_age(depot, 100), 9u);
+  EXPECT_EQ(depot_objects(depot, bin) + depot_objects(depot, other), 0u);
   EXPECT_EQ(taken_objects(bin) + taken_objects(other), 0u);
 }
 
@@ -227,23 +229,24 @@ TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
   constexpr int64_t kLive = int64_t{1} << 30, kOption = 64 << 10;
   set_timekeeper(true);
   push(bin, 62, kOption, kLive);
-  EXPECT_EQ(depot_objects(bin), most(bin, 62, kOption));
+  EXPECT_EQ(depot_objects(depot, bin), most(bin, 62, kOption));
   push(larger, each, kLive / 4, kLive);
-  EXPECT_EQ(depot_objects(larger), most(larger, each, kLive / 4));
-  depot_trim(true);
+  EXPECT_EQ(depot_objects(depot, larger), most(larger, each, kLive / 4));
+  depot_trim(depot, true);
   push(larger, each, kTolerated, 0);
-  EXPECT_EQ(depot_objects(larger), most(larger, each, kTolerated)) << "the least";
+  EXPECT_EQ(depot_objects(depot, larger), most(larger, each, kTolerated)) << "the least";
   set_timekeeper(false);
   push(larger, each, kOption, kLive);
-  EXPECT_EQ(depot_objects(larger), most(larger, each, kTolerated)) << "without a housekeeper the option alone counts";
-  depot_trim(true);
+  EXPECT_EQ(depot_objects(depot, larger), most(larger, each, kTolerated))
+      << "without a housekeeper the option alone counts";
+  depot_trim(depot, true);
   push(larger, 2, kOption, kLive);
-  EXPECT_EQ(depot_objects(larger), most(larger, 2, kOption));
-  depot_trim(true);
+  EXPECT_EQ(depot_objects(depot, larger), most(larger, 2, kOption));
+  depot_trim(depot, true);
   set_timekeeper(true);
   options.depot = 0;
   push(larger, each, kOption, kLive);
-  EXPECT_EQ(depot_objects(larger), 0u) << "0 means nothing";
+  EXPECT_EQ(depot_objects(depot, larger), 0u) << "0 means nothing";
   set_timekeeper(false);
   page_counts.resident.set(before);
 }
@@ -255,7 +258,7 @@ TEST_F(DepotTest, TrimAllDrainsEverything) {
     put(each, bundle_of(each, 2, info_of(each).magazine_most));
     magazines += 2;
   }
-  EXPECT_EQ(depot_trim(true), magazines);
+  EXPECT_EQ(depot_trim(depot, true), magazines);
 }
 
 TEST_F(DepotTest, ABundleIsAboutAsManyBytesForEveryBin) {
@@ -293,13 +296,46 @@ TEST_F(DepotTest, ThreadsPassBundlesOnWhole) {
         } else {
           put(bin, bundle);
         }
-        if (round % 500 == 0) depot_trim(t % 2 == 0);
+        if (round % 500 == 0) depot_trim(depot, t % 2 == 0);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(taken_objects(bin), depot_objects(bin));
+  EXPECT_EQ(taken_objects(bin), depot_objects(depot, bin));
   EXPECT_TRUE(check_bin(process_store, bin));
+}
+
+// Two depots in one process: neither sees the other's bundles, nor do they share a bound.
+TEST_F(DepotTest, AnotherDepotKnowsNothingOfThisOne) {
+  Magazine* const here = bundle_of(bin, 3, 62);
+  put(bin, here);
+  EXPECT_FALSE(other_depot.shared.get()) << "who has several threads says so to each";
+  depot_set_shared(other_depot);
+  EXPECT_EQ(depot_objects(other_depot, bin), 0u);
+  EXPECT_EQ(depot_pop(other_depot, bin), nullptr);
+  Magazine* const there = bundle_of(bin, 2, 40);
+  depot_push(other_depot, bin, there, bundle_bytes(bin, there), "test");
+  EXPECT_EQ(depot_objects(other_depot, bin), 2 * 40u);
+  EXPECT_EQ(depot_objects(depot, bin), 3 * 62u);
+  EXPECT_EQ(depot_trim(depot, true), 3u) << "only its own";
+  EXPECT_EQ(get(bin), nullptr);
+  EXPECT_EQ(depot_age(depot, 100), 0u);
+  EXPECT_EQ(depot_objects(other_depot, bin), 2 * 40u);
+  // This one is full; the other one takes as much.
+  options.depot = 16;
+  while (depot_objects(depot, bin) < 128) put(bin, bundle_of(bin, 1, 32));
+  const uint64_t full = depot_objects(depot, bin);
+  for (unsigned i = 0; i < 3; ++i) put(bin, bundle_of(bin, 2, 62));
+  EXPECT_LE(depot_objects(depot, bin), 256u);
+  EXPECT_GE(depot_objects(depot, bin), full);
+  Magazine* const more = bundle_of(bin, 2, 62);
+  depot_push(other_depot, bin, more, bundle_bytes(bin, more), "test");
+  EXPECT_EQ(depot_objects(other_depot, bin), 2 * 40u + 2 * 62u);
+  ASSERT_EQ(depot_pop(other_depot, bin), more);
+  ASSERT_EQ(depot_pop(other_depot, bin), there);
+  EXPECT_EQ(depot_pop(other_depot, bin), nullptr);
+  drain_list(bin, more);
+  drain_list(bin, there);
 }
 
 }  // namespace

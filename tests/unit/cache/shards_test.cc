@@ -15,16 +15,17 @@ namespace {
 
 const BinId bin = bin_of(64);
 thread_local unsigned cpu = 0;
+constinit Depot depot{};
 
 void give(Magazine* bundle) {
   const int64_t bytes = bundle_bytes(bin, bundle);
-  depot_push(bin, bundle, bytes, "test");
-  depot_count(depot_small(bin), bytes);
+  depot_push(depot, bin, bundle, bytes, "test");
+  depot_count(depot, depot_small(bin), bytes);
 }
 
 Magazine* take() {
-  Magazine* const bundle = depot_pop(bin);
-  if (bundle != nullptr) depot_count(depot_small(bin), -bundle_bytes(bin, bundle));
+  Magazine* const bundle = depot_pop(depot, bin);
+  if (bundle != nullptr) depot_count(depot, depot_small(bin), -bundle_bytes(bin, bundle));
   return bundle;
 }
 
@@ -37,11 +38,11 @@ class ShardsTest : public ::testing::Test {
     cpu = 0;
     cpu_of_thread = [] { return cpu; };
     shards.store(1, order::relaxed);
-    depot_set_shared();
+    depot_set_shared(depot);
   }
   ~ShardsTest() override {
-    depot_trim(true);
-    EXPECT_EQ(depot_objects(bin), 0u);
+    depot_trim(depot, true);
+    EXPECT_EQ(depot_objects(depot, bin), 0u);
     EXPECT_EQ(taken_objects(bin), 0u);
     cpu_of_thread = nullptr;
   }
@@ -98,7 +99,7 @@ TEST_F(ShardsTest, ABundleIsFoundFromEveryCpu) {
       cpu = giver;
       Magazine* const bundle = bundle_of(bin, 2, 30);
       give(bundle);
-      EXPECT_EQ(depot_objects(bin), 60u);
+      EXPECT_EQ(depot_objects(depot, bin), 60u);
       cpu = taker;
       ASSERT_EQ(take(), bundle) << giver << " to " << taker;
       EXPECT_EQ(take(), nullptr);
@@ -125,10 +126,10 @@ TEST_F(ShardsTest, TheTickDrainsThemAll) {
     cpu = i * kShardCpus;
     give(bundle_of(bin, 2, 10));
   }
-  EXPECT_EQ(depot_objects(bin), 100u);
-  EXPECT_EQ(depot_trim(false), 0u);
-  EXPECT_EQ(depot_trim(false), 10u) << "magazines";
-  EXPECT_EQ(depot_objects(bin), 0u);
+  EXPECT_EQ(depot_objects(depot, bin), 100u);
+  EXPECT_EQ(depot_trim(depot, false), 0u);
+  EXPECT_EQ(depot_trim(depot, false), 10u) << "magazines";
+  EXPECT_EQ(depot_objects(depot, bin), 0u);
 }
 
 TEST_F(ShardsTest, TheBoundIsOneForAll) {
@@ -138,9 +139,9 @@ TEST_F(ShardsTest, TheBoundIsOneForAll) {
     cpu = i % 4 * kShardCpus;
     give(bundle_of(bin, 1, 62));
   }
-  EXPECT_LE(depot_objects(bin), 64u * 1024 / 64);
-  EXPECT_GT(depot_objects(bin) + 62, 64u * 1024 / 64);
-  EXPECT_EQ(taken_objects(bin), depot_objects(bin));
+  EXPECT_LE(depot_objects(depot, bin), 64u * 1024 / 64);
+  EXPECT_GT(depot_objects(depot, bin) + 62, 64u * 1024 / 64);
+  EXPECT_EQ(taken_objects(bin), depot_objects(depot, bin));
 }
 
 TEST_F(ShardsTest, EmptyMagazinesAreFoundFromEveryCpu) {
@@ -172,7 +173,7 @@ TEST_F(ShardsTest, ThreadsPassBundlesAround) {
   }
   for (std::thread& thread : threads) thread.join();
   constexpr uint64_t kAll = kThreads * 20 * (kBundles * (kBundles + 1) / 2);
-  EXPECT_EQ(depot_objects(bin), kAll);
+  EXPECT_EQ(depot_objects(depot, bin), kAll);
   EXPECT_EQ(taken_objects(bin), kAll);
 }
 

@@ -83,8 +83,8 @@ class ThreadCacheTest : public ::testing::Test {
     cpu_of_thread = [] { return 0u; };
   }
   ~ThreadCacheTest() override {
-    cpu_caches_trim(true);
-    depot_trim(true);
+    cpu_caches_trim(process_caches, true);
+    depot_trim(process_caches.depot, true);
     for (const BinId each : all_bins()) {
       EXPECT_EQ(taken_objects(each), 0u) << "bin " << index(each);
       EXPECT_TRUE(check_bin(folio::process_store, each)) << "bin " << index(each);

@@ -23,7 +23,7 @@ TEST_F(ThreadCacheTest, EveryPathIsClosedAtFirst) {
 // bundle; what is freed in order is handed on.
 TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
   const BinId small = bin_of(48);
-  depot_set_shared();
+  depot_set_shared(process_caches.depot);
   const auto cached_after = [&](bool in_order) {
     uint64_t cached = 0;
     on_thread([&] {
@@ -31,10 +31,10 @@ TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
       std::sort(objects.begin(), objects.end());
       if (!in_order) std::shuffle(objects.begin(), objects.end(), std::minstd_rand(1));
       push_all(small, objects);
-      cached = cpu_caches_objects(small) + depot_objects(small);
+      cached = cpu_caches_objects(process_caches, small) + depot_objects(process_caches.depot, small);
     });
-    cpu_caches_trim(true);
-    depot_trim(true);
+    cpu_caches_trim(process_caches, true);
+    depot_trim(process_caches.depot, true);
     return cached;
   };
   EXPECT_GT(cached_after(true), 5000u);
@@ -149,9 +149,12 @@ TEST_F(ThreadCacheTest, ObjectsAreCountedWhereTheyWait) {
       push_all(bin, objects);
     }
     const uint64_t taken = taken_objects(bin);
-    EXPECT_EQ(thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(bin) + depot_objects(bin), taken);
+    EXPECT_EQ(thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(process_caches, bin) +
+                  depot_objects(process_caches.depot, bin),
+              taken);
     std::vector<void*> objects = pop_many(bin, 30);
-    EXPECT_EQ(thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(bin) + depot_objects(bin),
+    EXPECT_EQ(thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(process_caches, bin) +
+                  depot_objects(process_caches.depot, bin),
               taken_objects(bin) - 30);
     push_all(bin, objects);
   });
@@ -166,7 +169,9 @@ TEST_F(ThreadCacheTest, DrainGivesEverythingToTheFolios) {
     thread_cache_drain(thread_cache(), "test");
     for (const BinId each : all_bins()) {
       EXPECT_EQ(thread_cache_objects(thread_cache(), each), 0u);
-      EXPECT_EQ(taken_objects(each), cpu_caches_objects(each) + depot_objects(each)) << "bin " << index(each);
+      EXPECT_EQ(taken_objects(each),
+                cpu_caches_objects(process_caches, each) + depot_objects(process_caches.depot, each))
+          << "bin " << index(each);
     }
     std::vector<void*> objects = pop_many(bin, 100);
     push_all(bin, objects);
@@ -181,8 +186,8 @@ std::string reported_when_full(BinId each, const std::vector<void*>& pushed) {
   std::vector<void*> objects = pop_many(each, 300);
   push_all(each, objects);
   thread_cache_drain(thread_cache(), "drain");
-  cpu_caches_trim(true);
-  depot_trim(true);
+  cpu_caches_trim(process_caches, true);
+  depot_trim(process_caches.depot, true);
   return capture.stop();
 }
 
@@ -214,8 +219,8 @@ TEST_F(ThreadCacheTest, MisuseInAMagazineIsReportedOnceBeforeOrWhenItIsEmptied) 
         push(each, object);
       }
     });
-    cpu_caches_trim(true);
-    depot_trim(true);
+    cpu_caches_trim(process_caches, true);
+    depot_trim(process_caches.depot, true);
   }
 }
 
@@ -231,8 +236,9 @@ TEST_F(ThreadCacheTest, AThreadThatEndsHandsOnWhatItCached) {
     cached = thread_cache_objects(thread_cache(), bin);
   });
   EXPECT_GT(cached, 0u);
-  EXPECT_GE(cpu_caches_objects(bin) + depot_objects(bin), cached) << "in CPU cache and depot, not in the folios";
-  EXPECT_EQ(cpu_caches_objects(bin) + depot_objects(bin), taken_objects(bin));
+  EXPECT_GE(cpu_caches_objects(process_caches, bin) + depot_objects(process_caches.depot, bin), cached)
+      << "in CPU cache and depot, not in the folios";
+  EXPECT_EQ(cpu_caches_objects(process_caches, bin) + depot_objects(process_caches.depot, bin), taken_objects(bin));
   on_thread([&] {
     std::vector<void*> objects = pop_many(bin, 60);
     for (void* object : objects) EXPECT_EQ(freed.count(object), 1u) << "the next thread gets them";

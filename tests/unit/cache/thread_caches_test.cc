@@ -58,7 +58,8 @@ TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
     for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
       if (c != mine && (c->cursors.load(order::relaxed) != nullptr || c->budget.claimed != 0)) return kFailed;
     }
-    if (cpu_caches_objects(bin) + depot_objects(bin) != taken_objects(bin)) return kFailed;
+    if (cpu_caches_objects(process_caches, bin) + depot_objects(process_caches.depot, bin) != taken_objects(bin))
+      return kFailed;
     std::vector<void*> objects = pop_many(bin, 500);
     push_all(bin, objects);
     return check_bin(process_store, bin) ? kPassed : kFailed;

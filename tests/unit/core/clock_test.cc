@@ -326,19 +326,19 @@ TEST_F(Clock, ATickOfTheProgramsEmptiesTheDepotInSteps) {
   options.decay = 20;
   options.housekeeper = kHousekeeperOff;
   const int result = in_child([] {  // a depot that is shared is so for good
-    depot_set_shared();
+    depot_set_shared(process_caches.depot);
     const BinId bin = bin_of(64);
     constexpr unsigned kMagazines = 1000;
     for (unsigned i = 0; i < kMagazines / 4; ++i) {
       Magazine* const bundle = bundle_of(bin, 4, 62);
-      depot_count(true, bundle_bytes(bin, bundle));
-      depot_push(bin, bundle, bundle_bytes(bin, bundle), "test");
+      depot_count(process_caches.depot, true, bundle_bytes(bin, bundle));
+      depot_push(process_caches.depot, bin, bundle, bundle_bytes(bin, bundle), "test");
     }
-    uint64_t before = depot_objects(bin), most = 0;
+    uint64_t before = depot_objects(process_caches.depot, bin), most = 0;
     if (before != kMagazines * 62u) return 1;
     const auto call = [&] {
       slow_calls(1);
-      const uint64_t now = depot_objects(bin);
+      const uint64_t now = depot_objects(process_caches.depot, bin);
       most = std::max(most, before - now);
       before = now;
     };
@@ -373,7 +373,9 @@ TEST_F(Clock, IdleCachesAreDrainedByTicks) {
   burst(100, 4 * kMiB);
   const BinId bin = bin_of(100);
   EXPECT_GT(bin_stats(bin).cached, 0u);
-  EXPECT_TRUE(comes_true([&] { return cpu_caches_objects(bin) + depot_objects(bin) == 0; }, [] { slow_calls(32); }));
+  EXPECT_TRUE(comes_true(
+      [&] { return cpu_caches_objects(process_caches, bin) + depot_objects(process_caches.depot, bin) == 0; },
+      [] { slow_calls(32); }));
   // A sweep of the thread's own cache comes after a thousand slow calls.
   EXPECT_TRUE(comes_true([&] { return bin_stats(bin).cached == 0; }, [] { slow_calls_of_bins(500); }));
 }

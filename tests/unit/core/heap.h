@@ -67,8 +67,8 @@ inline void expect_everything_free() {
     EXPECT_EQ(folio::bin_stats(bin).taken, 0u) << "bin " << index(bin);
     EXPECT_TRUE(folio::check_bin(folio::process_store, bin)) << "bin " << index(bin);
   }
-  EXPECT_EQ(folio::large_stats().taken, 0u);
-  EXPECT_TRUE(folio::large_check());
+  EXPECT_EQ(folio::large_stats(folio::process_fields).taken, 0u);
+  EXPECT_TRUE(folio::large_check(folio::process_fields));
   EXPECT_EQ(folio::totals().live, 0u);
   EXPECT_EQ(folio::page_counts.dirty.get(), 0);
   EXPECT_EQ(folio::page_counts.resident.get(), 0);

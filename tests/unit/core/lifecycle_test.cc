@@ -110,7 +110,9 @@ TEST(Lifecycle, AChildOfManyThreadsGoesOnAndLosesLittle) {
       for (const BinId bin : all_bins()) {
         // What the others held is theirs for ever, and so is at most one object each in flight; what they cached is
         // not.
-        if (thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(bin) + depot_objects(bin) != 0)
+        if (thread_cache_objects(thread_cache(), bin) + cpu_caches_objects(process_caches, bin) +
+                depot_objects(process_caches.depot, bin) !=
+            0)
           return kFailed;
       }
       return kPassed;
@@ -135,8 +137,8 @@ TEST(Lifecycle, AChildWithoutProcKnowsThatItIsAlone) {
       while (step != 2) std::this_thread::yield();
     });
     while (step != 1) std::this_thread::yield();
-    const bool parked = large_stats().parked != 0;
-    const int inner = in_child([] { return large_stats().parked == 0 && works() ? kPassed : kFailed; });
+    const bool parked = large_stats(process_fields).parked != 0;
+    const int inner = in_child([] { return large_stats(process_fields).parked == 0 && works() ? kPassed : kFailed; });
     step = 2;
     other.join();
     return parked ? inner : kFailed;

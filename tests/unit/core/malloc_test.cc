@@ -267,7 +267,7 @@ TEST(MallocShort, WhatLargeObjectsLeftServesOthers) {
     for (const BinId bin : all_bins()) {
       if (!check_bin(process_store, bin)) return kFailed;
     }
-    return large_check() && bytes > 59 * kMiB ? kPassed : kFailed;
+    return large_check(process_fields) && bytes > 59 * kMiB ? kPassed : kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no limits here";
   EXPECT_EQ(result, kPassed);

@@ -182,7 +182,7 @@ TEST(Layout, LeadsFromEveryObjectToItsBin) {
       EXPECT_EQ(offset, static_cast<size_t>(static_cast<char*>(object) - base) % kGranuleBytes);
       const size_t spare = size_t{entry >> 22 & 3} * 4096;
       EXPECT_EQ(bytes - spare - offset, usable(object));
-      const uint64_t parked = large_stats().parked >> folio_layout.granule_shift;
+      const uint64_t parked = large_stats(process_fields).parked >> folio_layout.granule_shift;
       EXPECT_EQ(reader.taken_granules(descriptor), (entry & 0xffff) + parked) << "nothing else is live";
     } else {
       EXPECT_EQ(copied<uint8_t>(descriptor, folio_layout.descriptor_bin_offset), code);
@@ -220,14 +220,14 @@ TEST(Layout, CountsWhatIsTakenAndWhereItWaits) {
 }
 
 TEST(Layout, WalksTheDepotsBundles) {
-  depot_set_shared();
+  depot_set_shared(process_caches.depot);
   options.cpu_cache = 0;  // so that whatever a thread hands on goes there
   std::vector<void*> objects;
   for (unsigned i = 0; i < 5000; ++i) objects.push_back(alloc(64));
   for (void* object : objects) free_object(object);
   const BinId bin = bin_of(64);
-  EXPECT_GT(depot_objects(bin), 1000u);
-  EXPECT_EQ(reader.in_depot(index(bin)), depot_objects(bin));
+  EXPECT_GT(depot_objects(process_caches.depot, bin), 1000u);
+  EXPECT_EQ(reader.in_depot(index(bin)), depot_objects(process_caches.depot, bin));
   options.cpu_cache = Options{}.cpu_cache;
 }
 

@@ -94,7 +94,7 @@ TEST_F(Stats, EveryResidentByteIsExplained) {
   const Totals t = totals();
   uint64_t resident = 0;
   for (const BinId bin : all_bins()) resident += bin_stats(bin).resident;
-  EXPECT_EQ(t.resident, resident + large_stats().resident + t.huge_live);
+  EXPECT_EQ(t.resident, resident + large_stats(process_fields).resident + t.huge_live);
   EXPECT_EQ(t.live + t.cached + t.fragmented + t.dirty, t.resident) << "with nothing waiting that is huge";
 }
 
@@ -124,7 +124,7 @@ TEST_F(Stats, MetadataAndAddressSpace) {
   const Totals t = totals();
   EXPECT_EQ(t.metadata, metadata_bytes());
   EXPECT_GT(t.metadata, 0u);
-  EXPECT_GE(t.reserved, t.chunks * kChunkBytes + large_stats().reserved + 16 * kMiB);
+  EXPECT_GE(t.reserved, t.chunks * kChunkBytes + large_stats(process_fields).reserved + 16 * kMiB);
   EXPECT_GE(t.chunks, bin_stats(bin_of(100)).chunks);
   EXPECT_GE(t.threads, 1u);
 }
@@ -227,7 +227,7 @@ TEST_F(Stats, JsonSaysWhatTheTotalsSay) {
   EXPECT_GT(n["process_rss"], 0u);
   EXPECT_EQ(n["pid"], os::process_id());
   EXPECT_EQ(json.strings["program"], own_program());
-  const LargeStats large = large_stats();
+  const LargeStats large = large_stats(process_fields);
   EXPECT_GT(large.objects, 0u);
   EXPECT_EQ(n["large.objects"], large.objects);
   EXPECT_EQ(n["large.taken"], large.taken);

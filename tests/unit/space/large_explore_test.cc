@@ -1,6 +1,7 @@
 // What other threads may do between the steps of a take, a give, a resize or a purge, done there: at each atomic
 // operation in turn. Afterwards fields, accounts and hints must hold, and nobody's bytes be another's.
 #include "os/os.h"
+#include "space/fields.h"
 #include "space/large.h"
 #include "unit/explore_at.h"
 #include "unit/support.h"
@@ -19,15 +20,15 @@ class LargeExplore : public ::testing::Test {
  protected:
   static constexpr unsigned kObjects = 5, kSteps = 30;
 
-  LargeExplore() { large_purge(true, kNoLimit); }
+  LargeExplore() { large_purge(process_fields, true, kNoLimit); }
   ~LargeExplore() override {
     free_all();
-    large_purge(true, kNoLimit);
+    large_purge(process_fields, true, kNoLimit);
     EXPECT_EQ(delta_.resident(), 0);
     EXPECT_EQ(delta_.dirty(), 0);
   }
   char* alloc(unsigned steps) {
-    auto* const object = static_cast<char*>(large_alloc(steps * step - kLineOffsetMost, 1, false));
+    auto* const object = static_cast<char*>(large_alloc(process_fields, steps * step - kLineOffsetMost, 1, false));
     if (object != nullptr) live_.push_back(object);
     return object;
   }
@@ -41,8 +42,8 @@ class LargeExplore : public ::testing::Test {
     while (!live_.empty()) release(live_.back());
   }
   void check(unsigned point) {
-    ASSERT_TRUE(large_check()) << "at point " << point;
-    const LargeStats stats = large_stats();
+    ASSERT_TRUE(large_check(process_fields)) << "at point " << point;
+    const LargeStats stats = large_stats(process_fields);
     ASSERT_EQ(delta_.resident(), static_cast<int64_t>(stats.resident)) << "at point " << point;
     ASSERT_EQ(delta_.dirty(), static_cast<int64_t>(stats.dirty)) << "at point " << point;
     ASSERT_EQ(stats.objects, live_.size()) << "at point " << point;
@@ -68,7 +69,7 @@ class LargeExplore : public ::testing::Test {
       check(point);
       if (HasFatalFailure() || !ran) break;
       ++points;
-      if (point % 3 == 0) large_purge(true, kNoLimit);
+      if (point % 3 == 0) large_purge(process_fields, true, kNoLimit);
     }
     EXPECT_GT(points, 3u) << "nothing was interrupted";
     EXPECT_LT(points, kPointsMost - 1);
@@ -105,14 +106,14 @@ TEST_F(LargeExplore, TakeWhileOthersPurge) {
         release(row_[1]);
         alloc(30);
       },
-      [&] { large_purge(true, kNoLimit); });
+      [&] { large_purge(process_fields, true, kNoLimit); });
 }
 
 TEST_F(LargeExplore, PurgeWhileOthersTakeAndGive) {
   interrupt(
       [&] {
         release(row_[1]);
-        large_purge(true, kNoLimit);
+        large_purge(process_fields, true, kNoLimit);
       },
       [&] {
         alloc(20);
@@ -126,22 +127,22 @@ TEST_F(LargeExplore, PurgeWhileOthersPurge) {
       [&] {
         release(row_[1]);
         release(row_[3]);
-        large_purge(true, kNoLimit);
+        large_purge(process_fields, true, kNoLimit);
       },
-      [&] { large_purge(true, kNoLimit); });
+      [&] { large_purge(process_fields, true, kNoLimit); });
 }
 
 TEST_F(LargeExplore, AgeWhileOthersTakeAndPurge) {
   interrupt(
       [&] {
         release(row_[1]);
-        large_age();
-        large_purge(false, kNoLimit);
+        large_age(process_fields);
+        large_purge(process_fields, false, kNoLimit);
       },
       [&] {
         alloc(10);
-        large_age();
-        large_purge(false, kNoLimit);
+        large_age(process_fields);
+        large_purge(process_fields, false, kNoLimit);
       });
 }
 
@@ -162,7 +163,7 @@ TEST_F(LargeExplore, ResizeWhileOthersPurge) {
         large_resize(row_[0], 50 * step);
         large_resize(row_[0], 10 * step);
       },
-      [&] { large_purge(true, kNoLimit); });
+      [&] { large_purge(process_fields, true, kNoLimit); });
 }
 
 // Misuse: whoever is first, no granule has two owners.
@@ -184,8 +185,8 @@ TEST_F(LargeExplore, TheHintOfTheLongestRunHidesNothing) {
     // No field has so much, so a new one opens or the hint of this one is lowered.
     if (char* object = alloc(static_cast<unsigned>(kLargeMost / step))) release(object);
   };
-  Field* const first = fields.load(order::acquire);
-  const size_t reserved = large_stats().reserved;
+  Field* const first = process_fields.first.load(order::acquire);
+  const size_t reserved = large_stats(process_fields).reserved;
   (void)first;
   for (unsigned others = 0; others < 3; ++others) {
     interrupt(body, [&, others] {
@@ -194,7 +195,7 @@ TEST_F(LargeExplore, TheHintOfTheLongestRunHidesNothing) {
       if (others == 2) alloc(45);
     });
   }
-  EXPECT_LE(large_stats().reserved, reserved + 4 * kFieldBytesMost);
+  EXPECT_LE(large_stats(process_fields).reserved, reserved + 4 * kFieldBytesMost);
 }
 
 }  // namespace

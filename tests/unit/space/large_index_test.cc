@@ -12,6 +12,7 @@ using namespace folio_test;
 namespace {
 
 constexpr unsigned kFields = kBlockFields + 2 * kGroupFields + 5;  // in two blocks
+constinit FieldBlock first_block{};
 
 class LargeIndex : public ::testing::Test {
  protected:
@@ -19,8 +20,8 @@ class LargeIndex : public ::testing::Test {
     if (!made().empty()) return;
     for (unsigned i = 0; i < kFields; ++i) {
       auto* const field = static_cast<Field*>(metadata_alloc(sizeof(Field)));
-      EXPECT_TRUE(index_prepare());
-      EXPECT_TRUE(index_enter(*field));
+      EXPECT_TRUE(index_prepare(first_block));
+      EXPECT_TRUE(index_enter(first_block, *field));
       made().push_back(field);
     }
   }
@@ -46,18 +47,18 @@ class LargeIndex : public ::testing::Test {
     return -2;
   }
   static int first_with(Room r, unsigned granules) {
-    FieldPlace at;
+    FieldPlace at{&first_block};
     return number_of(find_room(r, granules, &at));
   }
   static std::vector<int> all_with(Room r, unsigned granules) {
     std::vector<int> found;
-    FieldPlace at;
+    FieldPlace at{&first_block};
     while (const Field* f = find_room(r, granules, &at)) found.push_back(number_of(f));
     return found;
   }
   static std::vector<int> all_marked(Mark m) {
     std::vector<int> found;
-    FieldPlace at;
+    FieldPlace at{&first_block};
     while (const Field* f = find_marked(m, &at)) found.push_back(number_of(f));
     return found;
   }
@@ -74,7 +75,7 @@ TEST_F(LargeIndex, FieldsAreFoundInTheOrderInWhichTheyWereEntered) {
   for (const int n : numbers) raise_mark(field(static_cast<unsigned>(n)), Mark::kDirty);
   EXPECT_EQ(all_marked(Mark::kDirty), numbers);
   EXPECT_EQ(all_marked(Mark::kAged), std::vector<int>());
-  age_marks();
+  age_marks(first_block);
   EXPECT_EQ(all_marked(Mark::kAged), numbers);
   lower_mark(field(64), Mark::kAged);
   EXPECT_EQ(all_marked(Mark::kDirty), numbers) << "dirty still";
@@ -142,7 +143,7 @@ TEST_F(LargeIndex, AWalkOverAllFindsTheSame) {
         break;
       case 4:
         if (random() % 50 != 0) break;
-        age_marks();
+        age_marks(first_block);
         for (unsigned n = 0; n < kFields; ++n) aged[n] = aged[n] || dirty[n];
         break;
       default: {

@@ -12,7 +12,7 @@ TEST_F(Large, WithoutMemoryOnlyWhatIsCommittedServes) {
     char* const freed = alloc(3 * kMiB);
     memset(freed, 1, 3 * kMiB);
     large_free(freed);
-    large_purge(true, kNoLimit);
+    large_purge(process_fields, true, kNoLimit);
     if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
     while (alloc(kLargeMost) != nullptr) {  // what the tests before have committed
     }
@@ -25,7 +25,7 @@ TEST_F(Large, WithoutMemoryOnlyWhatIsCommittedServes) {
       large_free(again);
     }
     memset(kept, 1, kMiB);
-    return metadata_bytes() == metadata && large_check() ? kPassed : kFailed;
+    return metadata_bytes() == metadata && large_check(process_fields) ? kPassed : kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no filters here";
   EXPECT_EQ(result, kPassed);
@@ -34,17 +34,17 @@ TEST_F(Large, WithoutMemoryOnlyWhatIsCommittedServes) {
 TEST_F(Large, AChunkThatWasLentInVainComesBack) {
   std::vector<char*> objects = {alloc(kLargeMost), alloc(kLargeMost)};
   free_all(objects);
-  const LargeStats before = large_stats();
+  const LargeStats before = large_stats(process_fields);
   for (unsigned i = 0; i < 100; ++i) {
     char* const chunk = lend_chunk();
     ASSERT_NE(chunk, nullptr);
     EXPECT_TRUE(os::commit(chunk, kChunkBytes));
     EXPECT_EQ(resident_bytes(chunk, kChunkBytes), 0u);
     EXPECT_TRUE(take_back_chunk(chunk));
-    ASSERT_TRUE(large_check());
+    ASSERT_TRUE(large_check(process_fields));
   }
-  EXPECT_EQ(large_stats().taken, before.taken);
-  EXPECT_EQ(large_stats().reserved, before.reserved);
+  EXPECT_EQ(large_stats(process_fields).taken, before.taken);
+  EXPECT_EQ(large_stats(process_fields).reserved, before.reserved);
   int on_stack = 0;
   EXPECT_FALSE(take_back_chunk(reinterpret_cast<char*>(&on_stack)));
 }
@@ -59,7 +59,7 @@ TEST_F(Large, HugePagesThatTheProgramAskedForEndWithTheObject) {
   ASSERT_EQ(madvise(advised, 2 * kMiB, MADV_HUGEPAGE), 0);
   ASSERT_EQ(mapping_flags(advised).find(" nh "), std::string::npos) << "the program may have that";
   EXPECT_TRUE(large_free(object));
-  large_purge(true, kNoLimit);
+  large_purge(process_fields, true, kNoLimit);
   EXPECT_NE(mapping_flags(advised).find(" nh "), std::string::npos);
   EXPECT_EQ(mapping_flags(advised), mapping_flags(neighbour));
   EXPECT_TRUE(large_free(neighbour));

@@ -14,6 +14,7 @@
 #include "base/bits.h"
 #include "os/os.h"
 #include "space/chunk_table.h"
+#include "space/fields.h"
 #include "space/large_index.h"
 #include "space/metadata.h"
 #include "unit/child.h"
@@ -30,7 +31,7 @@ const size_t step = std::max(page, kGranuleBytes);  // objects are whole ones of
 const auto kStepGranules = static_cast<unsigned>(step / kGranuleBytes);
 
 char* alloc(size_t size, size_t alignment = 1, bool zeroed = false) {
-  return static_cast<char*>(large_alloc(size, alignment, zeroed));
+  return static_cast<char*>(large_alloc(process_fields, size, alignment, zeroed));
 }
 // An object of so many steps, whatever its cache line.
 char* alloc_steps(size_t steps) { return alloc(steps * step - kLineOffsetMost); }
@@ -70,7 +71,7 @@ size_t resident_bytes(const void* start, size_t bytes) {
 }
 [[maybe_unused]] size_t resident_in_fields() {
   size_t sum = 0;
-  for (Field* f = fields.load(order::acquire); f != nullptr; f = f->next.load(order::acquire)) {
+  for (Field* f = process_fields.first.load(order::acquire); f != nullptr; f = f->next.load(order::acquire)) {
     sum += resident_bytes(f->base, size_t{f->granules} << kGranuleShift);
   }
   return sum;
@@ -79,20 +80,20 @@ size_t resident_bytes(const void* start, size_t bytes) {
 // Starts and ends with nothing live and nothing resident.
 class Large : public ::testing::Test {
  protected:
-  Large() { large_purge(true, kNoLimit); }
+  Large() { large_purge(process_fields, true, kNoLimit); }
   ~Large() override {
-    EXPECT_EQ(large_stats().taken, 0u);
-    EXPECT_EQ(large_stats().objects, 0u);
+    EXPECT_EQ(large_stats(process_fields).taken, 0u);
+    EXPECT_EQ(large_stats(process_fields).objects, 0u);
     expect_exact_accounts();
-    large_purge(true, kNoLimit);
+    large_purge(process_fields, true, kNoLimit);
     EXPECT_EQ(delta_.resident(), 0);
     EXPECT_EQ(delta_.dirty(), 0);
-    EXPECT_TRUE(large_check());
+    EXPECT_TRUE(large_check(process_fields));
   }
   void expect_exact_accounts() const {
-    EXPECT_TRUE(large_check());
-    EXPECT_EQ(delta_.resident(), static_cast<int64_t>(large_stats().resident));
-    EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(large_stats().dirty));
+    EXPECT_TRUE(large_check(process_fields));
+    EXPECT_EQ(delta_.resident(), static_cast<int64_t>(large_stats(process_fields).resident));
+    EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(large_stats(process_fields).dirty));
   }
   // Objects of these steps side by side at the start of the lowest free run, and one more behind them.
   std::vector<char*> row(const std::vector<unsigned>& steps) {

@@ -16,8 +16,8 @@ TEST_F(Large, AnObjectIsWholeGranulesFromACacheLineOfItsFirstPage) {
     EXPECT_EQ(usable(object), usable_from(size, offset_of(object))) << size;
     EXPECT_GE(usable(object), large_good_size(size));
     memset(object, 1, usable(object));
-    EXPECT_EQ(large_stats().objects, 1u);
-    EXPECT_EQ(large_stats().taken, round_up(size + kLineOffsetMost, step));
+    EXPECT_EQ(large_stats(process_fields).objects, 1u);
+    EXPECT_EQ(large_stats(process_fields).taken, round_up(size + kLineOffsetMost, step));
     expect_exact_accounts();
     EXPECT_TRUE(large_free(object));
   }
@@ -107,27 +107,27 @@ TEST_F(Large, AParkedObjectIsNotLiveAndNobodyElses) {
   EXPECT_FALSE(large_free(object));
   EXPECT_FALSE(large_resize(object, 10 * step));
   EXPECT_FALSE(large_place(object).starts(object));
-  EXPECT_EQ(large_stats().objects, 0u);
-  EXPECT_EQ(large_stats().parked, 3 * step);
-  EXPECT_EQ(large_stats().taken, 0u);
+  EXPECT_EQ(large_stats(process_fields).objects, 0u);
+  EXPECT_EQ(large_stats(process_fields).parked, 3 * step);
+  EXPECT_EQ(large_stats(process_fields).taken, 0u);
   expect_exact_accounts();
   char* const other = alloc_steps(3);
   EXPECT_NE(other, object);
   EXPECT_TRUE(large_free(other));
   EXPECT_EQ(resident_bytes(start_of(object), 3 * step), 3 * step) << "no purge takes it";
-  large_purge(true, kNoLimit);
+  large_purge(process_fields, true, kNoLimit);
   EXPECT_EQ(resident_bytes(start_of(object), 3 * step), 3 * step) << "no purge takes it";
   large_unpark(object, usable(object), false);
   EXPECT_TRUE(large_place(object).starts(object));
-  EXPECT_EQ(large_stats().objects, 1u);
-  EXPECT_EQ(large_stats().parked, 0u);
+  EXPECT_EQ(large_stats(process_fields).objects, 1u);
+  EXPECT_EQ(large_stats(process_fields).parked, 0u);
   EXPECT_EQ(object[0], 1) << "nothing was written";
   ASSERT_EQ(large_park(object), granules);
   large_unpark(object, 2 * step, true);
   for (size_t i = 0; i < 2 * step; ++i) ASSERT_EQ(object[i], 0) << i;
   ASSERT_EQ(large_park(object), granules);
   large_give(object);
-  EXPECT_EQ(large_stats().parked, 0u);
+  EXPECT_EQ(large_stats(process_fields).parked, 0u);
   expect_exact_accounts();
 }
 
@@ -159,7 +159,7 @@ TEST_F(Large, TheLowestOfThoseWhosePagesAreThere) {
 TEST_F(Large, ElseTheShortestRunThenTheLowest) {
   const std::vector<char*> o = row({4, 1, 8, 1, 4, 1, 6, 1});
   free_all({o[0], o[2], o[4], o[6]});
-  large_purge(true, kNoLimit);
+  large_purge(process_fields, true, kNoLimit);
   char* const first = alloc_steps(4);
   char* const second = alloc_steps(4);
   char* const third = alloc_steps(4);
@@ -174,7 +174,7 @@ TEST_F(Large, ElseTheShortestRunThenTheLowest) {
 TEST_F(Large, FewestPagesToTouchComesBeforeTheShortest) {
   const std::vector<char*> o = row({4, 1, 8, 1, 5, 1});
   free_all({o[0], o[4]});
-  EXPECT_EQ(large_purge(true, kNoLimit), 9 * step);
+  EXPECT_EQ(large_purge(process_fields, true, kNoLimit), 9 * step);
   EXPECT_TRUE(large_free(o[2]));
   char* const object = alloc_steps(4);
   EXPECT_EQ(start_of(object), start_of(o[2])) << "resident, though it is the longest";
@@ -188,7 +188,7 @@ TEST_F(Large, FewestPagesToTouchComesBeforeTheShortest) {
 TEST_F(Large, InARunWhereFewestPagesAreMissing) {
   const std::vector<char*> o = row({12, 8, 1});
   EXPECT_TRUE(large_free(o[0]));
-  large_purge(true, kNoLimit);
+  large_purge(process_fields, true, kNoLimit);
   EXPECT_TRUE(large_free(o[1]));  // | 12 untouched | 8 resident | taken
   char* const object = alloc_steps(10);
   EXPECT_EQ(start_of(object), start_of(o[0]) + 10 * step) << "it ends where the resident pages end";
@@ -229,7 +229,8 @@ TEST_F(Large, TheBestRunIsThatOfASearchThroughAll) {
       Field* expected = nullptr;
       int best = -1;
       for (const bool ready : {true, false}) {
-        for (Field* f = fields.load(order::acquire); f != nullptr && best < 0; f = f->next.load(order::acquire)) {
+        for (Field* f = process_fields.first.load(order::acquire); f != nullptr && best < 0;
+             f = f->next.load(order::acquire)) {
           best = best_by_trying_all(*f, steps * kStepGranules, kStepGranules, ready);
           if (best >= 0) expected = f;
         }
@@ -245,7 +246,7 @@ TEST_F(Large, TheBestRunIsThatOfASearchThroughAll) {
       ASSERT_TRUE(large_free(live.back()));
       live.pop_back();
     }
-    if (random() % 10 == 0) large_purge(true, random() % 3 * kMiB);
+    if (random() % 10 == 0) large_purge(process_fields, true, random() % 3 * kMiB);
     if (i % 100 == 0) expect_exact_accounts();
   }
   free_all(live);
@@ -319,7 +320,7 @@ TEST_F(Large, ZeroedIsZeroWhateverItsPagesHeld) {
       large_free(live.back());
       live.pop_back();
     }
-    if (random() % 16 == 0) large_purge(true, random() % 2 == 0 ? kNoLimit : kMiB);
+    if (random() % 16 == 0) large_purge(process_fields, true, random() % 2 == 0 ? kNoLimit : kMiB);
   }
   free_all(live);
 }
@@ -335,19 +336,19 @@ TEST_F(Large, ZeroedMemoryThatWasNeverUsedIsNotTouched) {
 TEST_F(Large, AFullFieldOpensAnother) {
   std::vector<char*> objects;
   std::set<void*> seen;
-  const uint64_t before = large_stats().reserved;
-  while (large_stats().reserved == before || seen.size() < 2) {
+  const uint64_t before = large_stats(process_fields).reserved;
+  while (large_stats(process_fields).reserved == before || seen.size() < 2) {
     objects.push_back(alloc(kLargeMost));
     ASSERT_NE(objects.back(), nullptr);
     seen.insert(descriptor_at(objects.back()));
   }
-  EXPECT_EQ((large_stats().reserved - before) % kFieldBytesMost, 0u);
+  EXPECT_EQ((large_stats(process_fields).reserved - before) % kFieldBytesMost, 0u);
   for (void* field : seen) EXPECT_TRUE(static_cast<Field*>(field)->sealed());
   free_all(objects);
-  const uint64_t after = large_stats().reserved;
+  const uint64_t after = large_stats(process_fields).reserved;
   objects = {alloc(kLargeMost)};
-  EXPECT_EQ(descriptor_at(objects[0]), fields.load(order::acquire)) << "the first that has room";
-  EXPECT_EQ(large_stats().reserved, after);
+  EXPECT_EQ(descriptor_at(objects[0]), process_fields.first.load(order::acquire)) << "the first that has room";
+  EXPECT_EQ(large_stats(process_fields).reserved, after);
   free_all(objects);
 }
 
@@ -364,19 +365,20 @@ TEST_F(Large, WhereAddressSpaceIsShortFieldsAreSmaller) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
   const int result = in_child([] {
     if (metadata_alloc(64) == nullptr) return kFailed;
-    while (large_alloc(kLargeMost, 1, false) != nullptr && large_stats().reserved < kFieldBytesMost) {
+    while (large_alloc(process_fields, kLargeMost, 1, false) != nullptr &&
+           large_stats(process_fields).reserved < kFieldBytesMost) {
     }
-    const uint64_t before = large_stats().reserved;
+    const uint64_t before = large_stats(process_fields).reserved;
     if (!limit_address_space(30 * kMiB)) return kCannot;
     unsigned n = 0;
     while (n < 100 && alloc(kLargeMost) != nullptr) ++n;
-    const uint64_t grown = large_stats().reserved - before;
-    if (n == 100 || grown == 0 || grown > 30 * kMiB || !large_check()) return kFailed;
+    const uint64_t grown = large_stats(process_fields).reserved - before;
+    if (n == 100 || grown == 0 || grown > 30 * kMiB || !large_check(process_fields)) return kFailed;
     const size_t mapped = mapped_bytes();
     for (unsigned i = 0; i < 100; ++i) {
       if (alloc(kLargeMost) != nullptr) return kFailed;
     }
-    return mapped_bytes() == mapped && large_check() ? kPassed : kFailed;
+    return mapped_bytes() == mapped && large_check(process_fields) ? kPassed : kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no limits here";
   EXPECT_EQ(result, kPassed);
@@ -386,7 +388,7 @@ TEST_F(Large, WhereAddressSpaceIsShortFieldsAreSmaller) {
 TEST_F(Large, WithoutMemoryForItsDescriptorAFieldGoesBack) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
   const int result = in_child([] {
-    while (alloc(kLargeMost) != nullptr && large_stats().reserved < kFieldBytesMost) {
+    while (alloc(kLargeMost) != nullptr && large_stats(process_fields).reserved < kFieldBytesMost) {
     }
     rlimit before;
     getrlimit(RLIMIT_AS, &before);
@@ -397,16 +399,16 @@ TEST_F(Large, WithoutMemoryForItsDescriptorAFieldGoesBack) {
     while (metadata_alloc(64) != nullptr) {
     }
     if (!limit_address_space(kLargeMost + 2 * kChunkBytes + 128 * kKiB)) return kCannot;
-    const uint64_t reserved = large_stats().reserved;
+    const uint64_t reserved = large_stats(process_fields).reserved;
     size_t mapped = 0;
     for (unsigned i = 0; i < 50; ++i) {
       while (alloc(kLargeMost) != nullptr) {
       }
       if (i == 0) mapped = mapped_bytes();
     }
-    if (mapped_bytes() != mapped || !large_check()) return kFailed;
+    if (mapped_bytes() != mapped || !large_check(process_fields)) return kFailed;
     setrlimit(RLIMIT_AS, &before);
-    return alloc(kLargeMost) != nullptr && large_stats().reserved > reserved ? kPassed : kFailed;
+    return alloc(kLargeMost) != nullptr && large_stats(process_fields).reserved > reserved ? kPassed : kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no limits here";
   EXPECT_EQ(result, kPassed);
@@ -416,7 +418,7 @@ TEST_F(Large, WithoutMemoryForItsDescriptorAFieldGoesBack) {
 TEST_F(Large, AChunkThatIsLentIsZeroAndNoLongerTheFields) {
   const int result = in_child([this] {
     const std::vector<char*> o = row({10, 300, 10});
-    const uint64_t reserved = large_stats().reserved;
+    const uint64_t reserved = large_stats(process_fields).reserved;
     EXPECT_TRUE(large_free(o[1]));
     for (unsigned i = 0; i < 3; ++i) {
       char* const chunk = lend_chunk();
@@ -426,20 +428,20 @@ TEST_F(Large, AChunkThatIsLentIsZeroAndNoLongerTheFields) {
       memset(chunk, 1, kChunkBytes);
       EXPECT_FALSE(large_free(chunk));
       EXPECT_FALSE(large_place(chunk).holds(chunk));
-      EXPECT_EQ(large_stats().objects, 2u);
-      EXPECT_EQ(large_stats().taken, 20 * step);
+      EXPECT_EQ(large_stats(process_fields).objects, 2u);
+      EXPECT_EQ(large_stats(process_fields).taken, 20 * step);
       expect_exact_accounts();
     }
     EXPECT_TRUE(large_free(o[0]));
     EXPECT_TRUE(large_free(o[2]));
-    large_purge(true, kNoLimit);
+    large_purge(process_fields, true, kNoLimit);
     EXPECT_EQ(delta_.resident(), 0);
     // Until there is none; no field is opened for it.
     while (lend_chunk() != nullptr) {
     }
-    EXPECT_EQ(large_stats().reserved, reserved);
+    EXPECT_EQ(large_stats(process_fields).reserved, reserved);
     EXPECT_EQ(alloc(100 * kKiB) == nullptr, false) << "another field";
-    EXPECT_GT(large_stats().reserved, reserved);
+    EXPECT_GT(large_stats(process_fields).reserved, reserved);
     return HasFailure() ? kFailed : kPassed;
   });
   EXPECT_EQ(result, kPassed);
@@ -449,13 +451,13 @@ TEST_F(Large, WhatCannotBePurgedIsNotLent) {
   const int result = in_child([this] {
     char* const object = alloc(kLargeMost);
     memset(object, 1, kLargeMost);
-    while (alloc(kLargeMost) != nullptr && large_stats().reserved == kFieldBytesMost) {
+    while (alloc(kLargeMost) != nullptr && large_stats(process_fields).reserved == kFieldBytesMost) {
     }
     EXPECT_TRUE(large_free(object));
     if (!refuse_call(SYS_madvise, EAGAIN)) return kCannot;
-    const uint64_t dirty = large_stats().dirty;
+    const uint64_t dirty = large_stats(process_fields).dirty;
     EXPECT_EQ(lend_chunk(), nullptr);
-    EXPECT_EQ(large_stats().dirty, dirty);
+    EXPECT_EQ(large_stats(process_fields).dirty, dirty);
     expect_exact_accounts();
     return HasFailure() ? kFailed : kPassed;
   });
@@ -481,13 +483,13 @@ TEST_F(Large, AccountsAreWhatTheKernelSays) {
       large_free(live.back());
       live.pop_back();
     }
-    if (i % 5 == 0) large_purge(random() % 2 == 0, random() % 4 * kMiB);
-    if (i % 7 == 0) large_age();
+    if (i % 5 == 0) large_purge(process_fields, random() % 2 == 0, random() % 4 * kMiB);
+    if (i % 7 == 0) large_age(process_fields);
     ASSERT_EQ(delta_.resident(), static_cast<int64_t>(resident_in_fields())) << i;
     if (i % 20 == 0) expect_exact_accounts();
   }
   free_all(live);
-  large_purge(true, kNoLimit);
+  large_purge(process_fields, true, kNoLimit);
   EXPECT_EQ(resident_in_fields(), 0u);
 }
 
@@ -495,17 +497,17 @@ TEST_F(Large, OnlyWhatHasAgedGoesOnATick) {
   char* const first = alloc(kMiB);
   memset(first, 1, kMiB);
   EXPECT_TRUE(large_free(first));
-  EXPECT_EQ(large_purge(false, kNoLimit), 0u);
-  large_age();
+  EXPECT_EQ(large_purge(process_fields, false, kNoLimit), 0u);
+  large_age(process_fields);
   EXPECT_EQ(delta_.dirty(), delta_.resident()) << "marking purges nothing";
   char* const second = alloc(300 * kKiB);  // takes the mark of its granules away
   const auto used = static_cast<size_t>(round_up(300 * kKiB + kLineOffsetMost, step));
   EXPECT_TRUE(large_free(second));
-  EXPECT_EQ(large_purge(false, kNoLimit), round_up(kMiB + kLineOffsetMost, step) - used);
+  EXPECT_EQ(large_purge(process_fields, false, kNoLimit), round_up(kMiB + kLineOffsetMost, step) - used);
   EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(used));
-  large_age();
-  EXPECT_EQ(large_purge(false, kNoLimit), used);
-  EXPECT_EQ(large_purge(true, kNoLimit), 0u) << "nothing twice";
+  large_age(process_fields);
+  EXPECT_EQ(large_purge(process_fields, false, kNoLimit), used);
+  EXPECT_EQ(large_purge(process_fields, true, kNoLimit), 0u) << "nothing twice";
 }
 
 TEST_F(Large, PurgeGoesInStepsOfAboutWhatIsAsked) {
@@ -514,7 +516,7 @@ TEST_F(Large, PurgeGoesInStepsOfAboutWhatIsAsked) {
   const auto dirty = static_cast<size_t>(delta_.dirty());
   size_t sum = 0, most = 0;
   unsigned calls = 0;
-  while (const size_t purged = large_purge(true, 300 * kKiB)) {
+  while (const size_t purged = large_purge(process_fields, true, 300 * kKiB)) {
     sum += purged;
     most = std::max(most, purged);
     ++calls;
@@ -534,14 +536,14 @@ TEST_F(Large, WhatTheKernelRefusedIsTriedAgain) {
     GTEST_SKIP() << "no memory may be locked here";
   }
   EXPECT_TRUE(large_free(object));
-  large_purge(true, kNoLimit);
+  large_purge(process_fields, true, kNoLimit);
   EXPECT_GT(delta_.dirty(), 0) << "what is locked stays";
   expect_exact_accounts();
   char* const zeroed = alloc(kMiB, 1, true);
   EXPECT_TRUE(all_zero(zeroed, kMiB)) << "and is cleared where it has to be";
   EXPECT_TRUE(large_free(zeroed));
   unlock_page(locked);
-  large_purge(true, kNoLimit);
+  large_purge(process_fields, true, kNoLimit);
   EXPECT_EQ(delta_.dirty(), 0);
 }
 

@@ -15,20 +15,20 @@ TEST_F(Large, WhatAHintHidesComesToLight) {
   EXPECT_TRUE(large_free(objects[0]));
   EXPECT_TRUE(large_free(objects[2]));
   unsigned count = 0;
-  for (Field* f = fields.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed), ++count) {
+  for (Field* f = process_fields.first.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed), ++count) {
     hide(*f);
   }
-  const uint64_t reserved = large_stats().reserved;
+  const uint64_t reserved = large_stats(process_fields).reserved;
   std::vector<char*> found;
   for (unsigned i = 0; i <= count; ++i) found.push_back(alloc_steps(40));
-  EXPECT_LE(large_stats().reserved, reserved + kFieldBytesMost) << "found before many fields are opened";
+  EXPECT_LE(large_stats(process_fields).reserved, reserved + kFieldBytesMost) << "found before many fields are opened";
   EXPECT_EQ(std::count(found.begin(), found.end(), objects[0]), 1);
-  for (Field* f = fields.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed)) {
+  for (Field* f = process_fields.first.load(order::relaxed); f != nullptr; f = f->next.load(order::relaxed)) {
     hide(*f);
   }
   for (char* object : found) EXPECT_TRUE(large_free(object));
   for (unsigned i = 0; i <= count + 1; ++i) {
-    void* const whole = large_alloc(kLargeMost, 1, false, false);
+    void* const whole = large_alloc(process_fields, kLargeMost, 1, false, false);
     if (whole != nullptr) EXPECT_TRUE(large_free(whole));
   }
   free_all({objects[1], objects[3]});
@@ -38,8 +38,8 @@ TEST_F(Large, ThreadsUseWhatAnotherPurges) {
   std::atomic<bool> stop{false};
   std::thread purger([&] {
     for (unsigned i = 0; !stop.load(std::memory_order_relaxed); ++i) {
-      large_age();
-      large_purge(i % 2 == 0, i % 3 == 0 ? 256 * kKiB : kNoLimit);
+      large_age(process_fields);
+      large_purge(process_fields, i % 2 == 0, i % 3 == 0 ? 256 * kKiB : kNoLimit);
     }
   });
   std::vector<std::thread> users;
@@ -120,9 +120,9 @@ TEST_F(Large, CheckSeesWhatIsWrong) {
   const unsigned first = large_place(o[0]).granule, second = large_place(o[1]).granule;
   const auto wrong = [&](const char* what, auto&& harm, auto&& undo) {
     harm();
-    EXPECT_FALSE(large_check()) << what;
+    EXPECT_FALSE(large_check(process_fields)) << what;
     undo();
-    EXPECT_TRUE(large_check()) << what;
+    EXPECT_TRUE(large_check(process_fields)) << what;
   };
   const auto flip = [](Field::Word& word, unsigned granule) {
     return [&word, granule] { word.store(word.load(order::relaxed) ^ uint64_t{1} << granule % 64, order::relaxed); };

@@ -42,18 +42,18 @@ TEST(Room, HeldIsPagesHugeObjectsAndMetadata) {
 }
 
 TEST(Room, LargeObjectsGetNoNewPagesButThoseThatAreThere) {
-  void* const object = large_alloc(kMiB, 1, false);
+  void* const object = large_alloc(process_fields, kMiB, 1, false);
   ASSERT_NE(object, nullptr);
   {
     const NoRoom no_room;
-    EXPECT_EQ(large_alloc(kMiB, 1, false), nullptr);
+    EXPECT_EQ(large_alloc(process_fields, kMiB, 1, false), nullptr);
     EXPECT_FALSE(large_resize(object, 2 * kMiB));
     EXPECT_TRUE(large_free(object));
-    void* const again = large_alloc(kMiB, 1, false);
+    void* const again = large_alloc(process_fields, kMiB, 1, false);
     EXPECT_NE(again, nullptr);
     EXPECT_TRUE(large_free(again));
   }
-  EXPECT_TRUE(large_check());
+  EXPECT_TRUE(large_check(process_fields));
 }
 
 TEST(Room, HugeObjectsGetNoNewPagesButThoseThatAreThere) {

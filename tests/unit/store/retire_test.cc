@@ -165,10 +165,10 @@ TEST(Retire, AChunkThatAFieldHasLentIsTheFieldsAgain) {
   if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
   EXPECT_IN_CHILD([] {
     std::vector<char*> large;
-    while (large_stats().reserved < 2 * kFieldBytesMost) {
-      large.push_back(static_cast<char*>(large_alloc(kLargeMost, 64, false)));
+    while (large_stats(process_fields).reserved < 2 * kFieldBytesMost) {
+      large.push_back(static_cast<char*>(large_alloc(process_fields, kLargeMost, 64, false)));
     }
-    const uint64_t reserved = large_stats().reserved;
+    const uint64_t reserved = large_stats(process_fields).reserved;
     const BinId bin = bin_of(1000);
     std::vector<void*> objects(reserved / 1000);  // no more memory is needed
     large.reserve(reserved / kMiB);
@@ -183,26 +183,26 @@ TEST(Retire, AChunkThatAFieldHasLentIsTheFieldsAgain) {
     ASSERT_GT(chunks * kChunkBytes, reserved * 9 / 10);
     give(bin, objects);
     EXPECT_EQ(retire_free_chunks(process_store), chunks);
-    EXPECT_TRUE(large_check());
+    EXPECT_TRUE(large_check(process_fields));
     for (void* object : objects) {
       ASSERT_EQ(chunk_code(object), kCodeLarge);
       ASSERT_FALSE(large_free(object));
     }
     // All of it is the fields' again, and zero.
     large.clear();
-    while (void* object = large_alloc(5 * kMiB, 64, true)) large.push_back(static_cast<char*>(object));
+    while (void* object = large_alloc(process_fields, 5 * kMiB, 64, true)) large.push_back(static_cast<char*>(object));
     EXPECT_GT(large.size() * 5 * kMiB, reserved * 8 / 10);
     for (char* object : large) ASSERT_TRUE(large_free(object));
     large.clear();
-    while (void* object = large_alloc(kMiB, 64, true)) large.push_back(static_cast<char*>(object));
+    while (void* object = large_alloc(process_fields, kMiB, 64, true)) large.push_back(static_cast<char*>(object));
     EXPECT_GT(large.size(), 2 * kFieldBytesMost / (kMiB + kGranuleBytes) * 9 / 10);
     for (char* object : large) {
       ASSERT_TRUE(all_zero(object, kMiB));
       memset(object, 1, kMiB);
     }
     for (char* object : large) ASSERT_TRUE(large_free(object));
-    EXPECT_TRUE(large_check());
-    EXPECT_EQ(large_stats().reserved, reserved);
+    EXPECT_TRUE(large_check(process_fields));
+    EXPECT_EQ(large_stats(process_fields).reserved, reserved);
   });
 }
 
