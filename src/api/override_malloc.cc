@@ -80,8 +80,8 @@ FOLIO_EXPORT size_t malloc_usable_size(void* object) noexcept {
 // Gone from glibc 2.26's headers, still linked by older programs.
 FOLIO_EXPORT void cfree(void* object) noexcept { release(object, "cfree"); }
 
-// glibc's own names of these, which it exports too, and which wrappers of malloc call to come past themselves: what they
-// return is given to this free. In a static link they are the libc's.
+// glibc's own names of these, which it exports too, and which wrappers of malloc call to come past themselves: what
+// they return is given to this free. In a static link they are the libc's.
 #if defined(FOLIO_SHARED) && defined(__GLIBC__)
 #define FOLIO_ALIAS(name) extern "C" [[gnu::visibility("default"), gnu::alias(#name)]]
 FOLIO_ALIAS(malloc) void* libc_malloc(size_t) noexcept asm("__libc_malloc");

@@ -39,7 +39,7 @@ struct ThreadCursors {
   ThreadCache* owner;
 };
 
-// In TLS, each a single object so that the fast path needs one base. In the phase kEnded a thread has no cache any more.
+// In TLS, each a single object so that the fast path needs one base. In phase kEnded a thread has no cache any more.
 enum class Phase : uint8_t { kNew = 0, kCached, kEnded };
 struct ThreadState {
   ThreadCache* cache;
