@@ -1,4 +1,4 @@
-// Puts magazines into and takes them out of the current CPU's cache; where the section is busy, goes on to the depot.
+// Puts magazines into the current CPU's cache and takes them out; if the section is busy, goes on to the depot.
 #include "cache/cpu_cache.h"
 
 #include "cache/validate.h"
@@ -23,10 +23,10 @@ FOLIO_NOINLINE int detect_transactions() {
   return known;
 }
 
-// A transaction takes 20 ns where the flag takes 12 (Emerald Rapids, a short body), but no thread is ever preempted
-// holding it. So the flag, until it was found held so many times. (Two CPUs: of the tries of 2 threads 0.005 % find it
-// held, of 16 threads 1.6 %, of 64 threads 5 to 40 %, with transactions 0.02 %; there they make programs 2 to 25 %
-// faster, elsewhere 0 to 11 % slower.)
+// How often a cache's flag must be found held before the cache uses transactions. A transaction takes 20 ns where the
+// flag takes 12 (Emerald Rapids, a short body), but a preempted thread never holds it. (Two CPUs: of the tries of 2
+// threads 0.005 % find the flag held, of 16 threads 1.6 %, of 64 threads 5 to 40 %, with transactions 0.02 %; for 64
+// threads transactions make programs 2 to 25 % faster, elsewhere 0 to 11 % slower.)
 constexpr uint64_t kBusyToTransact = 100;
 
 bool use_transactions(const CpuCache& cache) {
@@ -39,9 +39,10 @@ FOLIO_NOINLINE CpuCache* make_cache(CpuCaches& caches, Atomic<CpuCache*>& entry)
   auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
   if (fresh == nullptr) return nullptr;
-  // [cpu-cache] release: publishes nothing but zeros, which are committed; the loser's copy of a race is lost.
+  // [cpu-cache] release: publishes only zeros, and that they are committed. The loser of a race loses its copy.
   if (!entry.compare_exchange(found, fresh, order::release)) {
-    // [cpu-cache] acquire: pairs with the winner's. unseen: its own copy is of the same step of metadata, as a rule
+    // [cpu-cache] acquire: pairs with the winner's compare_exchange. unseen: the two copies are mostly of one committed
+    // step of metadata
     return entry.load(order::acquire);
   }
   caches.made.add(1);
@@ -57,7 +58,7 @@ CpuCache* current_cache(CpuCaches& caches) {
 
 constexpr uint64_t kSpareShare = 16;
 
-// Of one cache, for small and medium objects; for large ones it is the least.
+// One cache's budget for objects of bins, and the least budget for large ones.
 uint64_t small_budget(const CpuCaches& caches) {
   const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;
   return caches.sparing.get() ? budget / kSpareShare : budget;
@@ -91,7 +92,7 @@ Magazine* remove(CpuCache& cache, BinId bin) {
   return magazine;
 }
 
-// Copies a small magazine's objects into the one that waits first, if they fit.
+// Copies the objects of a magazine with fewer than kWholeLeast into the list's first one, if they fit.
 bool merge(CpuCache& cache, BinId bin, Magazine* magazine) {
   CpuList& list = cache.lists[index(bin)];
   const unsigned n = magazine->count();
@@ -104,13 +105,14 @@ bool merge(CpuCache& cache, BinId bin, Magazine* magazine) {
   return true;
 }
 
-// Whether who wants so many gets it whole. At most twice as many: what a thread caches is bounded by that.
+// Whether a thread that wants `want` objects gets the whole magazine: at most twice as many, which bounds what a thread
+// caches.
 bool goes_whole(Magazine* magazine, unsigned want) {
   const unsigned n = magazine->count();
   return n <= want || (want >= kWholeLeast && n <= 2 * want);
 }
 
-// As cpu_cache_get, from this cache alone.
+// Does what cpu_cache_get does, from this cache alone.
 Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into) {
   CpuList& list = cache.lists[index(bin)];
   Magazine* const first = list.top();
@@ -122,7 +124,8 @@ Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into)
   return into;
 }
 
-// The list's magazines as a bundle, but for first ones that hold up to `keep` objects; null if there are no others.
+// Removes the list's magazines as a bundle, except the first ones, which stay as long as they hold up to `keep` objects
+// together. Null if all stay.
 Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* bytes) {
   CpuList& list = cache.lists[index(bin)];
   Magazine *last = nullptr, *bundle = list.top();
@@ -142,10 +145,13 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
   return bundle;
 }
 
-// What a list that has just grown has too much: a bundle, or null. With other threads there, all of it, for the depot.
-// What one thread alone has goes to the folios: the older half, up to kAtOnce objects, from kBundleBytes or kAloneMost
-// objects on (bundle_length has 8 bits); all of it, as soon as it keeps many pages. (Trees of 500 to 30,000 nodes: 0.63
-// of the time. A free that gave 16,384 objects back took 0.26 ms.)
+// Removes what a list that has just grown has too much, as a bundle, or returns null.
+//   shared depot: beyond a bundle's worth     the whole list, for the depot
+//   one thread:   that, and pins_pages        the whole list, for the folios
+//                 beyond kBundleBytes         the older half, at most kAtOnce objects, for the folios
+// What is over the cache's budget, kAloneMost or kMagazinesMost (bundle_length has 8 bits) is beyond either. (With the
+// rule for one thread, trees of 500 to 30,000 nodes take 0.63 of the time; a free that gave 16,384 objects back took
+// 0.26 ms.)
 Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int64_t* bytes) {
   constexpr unsigned kAloneMost = 16384, kMagazinesMost = 200, kAtOnce = 4096;
   const CpuList& list = cache.lists[index(bin)];
@@ -157,7 +163,7 @@ Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int
   return remove_behind(cache, bin, objects - (objects / 2 < kAtOnce ? objects / 2 : kAtOnce), bytes);
 }
 
-// Returns what is to be flushed to the depot now, or 0.
+// Adds bytes to those that the depot has not counted yet. Returns their sum for depot_count; 0 below account_step().
 int64_t note_to_depot(CpuCache& cache, BinId bin, int64_t bytes) {
   int64_t& noted = cache.to_depot[depot_small(bin)];
   noted += bytes;
@@ -167,7 +173,7 @@ int64_t note_to_depot(CpuCache& cache, BinId bin, int64_t bytes) {
   return flushed;
 }
 
-// Outside the section. What lies first came from another core's cache, or is long cold.
+// Prefetches the list's first magazine, which came from another core's cache or is long cold. Outside the section.
 void prefetch_first(CpuCache& cache, BinId bin) {
   if (Magazine* first = cache.lists[index(bin)].top()) first->prefetch();
 }
@@ -179,7 +185,7 @@ Magazine* cpu_cache_put(CpuCaches& caches, BinId bin, Magazine* magazine, const 
   Magazine* bundle = nullptr;
   int64_t bytes = 0, flushed = 0;
   bool merged = false;
-  // Others may be added to one that is not whole.
+  // Makes room in a small magazine, so that others can be merged into it.
   if (magazine->count() < kWholeLeast) magazine->set_capacity(info_of(bin).magazine_most);
   const bool ran = cache != nullptr && cache->section.run(use_transactions(*cache), [&] {
     merged = merge(*cache, bin, magazine);
@@ -189,7 +195,7 @@ Magazine* cpu_cache_put(CpuCaches& caches, BinId bin, Magazine* magazine, const 
   });
   if (!ran) {
     if (cache != nullptr) count_busy(*cache);
-    // A magazine of few objects would cost the depot more than they are worth to it.
+    // Few objects are not worth a place in the depot.
     if (magazine->count() < kWholeLeast && 2 * magazine->count() < info_of(bin).magazine_most) {
       give_objects(bin, magazine->top(), magazine->count(), function);
       return magazine;
@@ -217,8 +223,8 @@ Magazine* cpu_cache_get(CpuCaches& caches, BinId bin, unsigned want, Magazine* i
   }
   Magazine* bundle = depot_pop(caches.depot, bin);
   if (bundle == nullptr) return nullptr;
-  // A bundle goes into the cache, as far as its budget reaches, and is served from there; where that is busy, its first
-  // magazine, or as much of it as is wanted, is the answer. What is left goes back to the depot.
+  // The bundle goes into the cache, up to its budget, and the call is served from there; if the cache is busy, from the
+  // bundle's first magazine. What is left goes back to the depot.
   const uint64_t budget = small_budget(caches);
   unsigned length = bundle->bundle_length();
   int64_t flushed = 0;

@@ -1,4 +1,4 @@
-// What walks over all CPU caches: in the child of a fork, and for statistics.
+// Walks over all CPU caches, in a fork's child and for statistics; and their sparing.
 #include "cache/cpu_cache.h"
 
 #include "os/os.h"
@@ -28,7 +28,7 @@ void cpu_caches_after_fork(CpuCaches& caches, Fields& fields, bool alone) {
     if (cache == nullptr) continue;
     cache->large = LargeList{};
     if (!cache->section.held()) continue;
-    // Its lists may be half changed. Losing what they hold, at most the budget, beats repairing what cannot be checked.
+    // The lists may be half changed, and cannot be checked: what they hold is lost, at most the budget.
     cache->bytes = 0;
     cache->to_depot[0] = cache->to_depot[1] = 0;
     for (CpuList& list : cache->lists) list.clear();
@@ -51,7 +51,7 @@ uint64_t cpu_caches_pin(const CpuCaches& caches) {
   return sum(caches, [](const CpuCache& cache) {
     uint64_t bytes = 0;
     for (unsigned i = 1; i < kBins; ++i) {
-      const uint64_t objects = cache.lists[i].objects.load(order::relaxed);  // relaxed: a guess
+      const uint64_t objects = cache.lists[i].objects.load(order::relaxed);  // relaxed: an estimate
       bytes += objects * (info_of(bin_id(i)).size + os::page_bytes());
     }
     return bytes;

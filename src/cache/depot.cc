@@ -19,7 +19,7 @@ Magazine* pop(MagazineStack& stack) {
   return bundle;
 }
 
-// Taken once: others may push as fast as this drains.
+// Takes the stack once, as others may push as fast as this drains.
 unsigned drain_stack(Depot& depot, BinId bin, MagazineStack& stack) {
   unsigned drained = 0;
   Magazine* next = nullptr;
@@ -32,8 +32,7 @@ unsigned drain_stack(Depot& depot, BinId bin, MagazineStack& stack) {
   return drained;
 }
 
-// Drains the magazines of the bundle whose objects lie scattered, and counts their bytes out. Returns the others, or
-// null.
+// Drains the bundle's magazines whose objects lie scattered, and counts their bytes out. Returns the others, or null.
 Magazine* keep_ordered(Depot& depot, BinId bin, Magazine* bundle, const char* function) {
   Magazine *kept = nullptr, *last = nullptr, *gone = nullptr;
   unsigned length = 0;
@@ -82,8 +81,8 @@ void depot_push(Depot& depot, BinId bin, Magazine* bundle, int64_t bytes, const 
     return;
   }
   DepotBin& d = depot.bins[own_shard()][index(bin)];
-  // A bundle that finds the stacks empty is likely to be taken at once, and may be scattered. Where others wait
-  // already, this one will wait too, and is put in order.
+  // A bundle that finds both stacks empty will likely be popped at once, and may be scattered. If others wait, it will
+  // wait too, and is put in order.
   if (!d.bundles[0].peek_empty() || !d.bundles[1].peek_empty()) bundle = keep_ordered(depot, bin, bundle, function);
   if (bundle != nullptr) d.bundles[d.recent.get()].push(bundle);
 }
@@ -144,8 +143,8 @@ unsigned depot_age(Depot& depot, unsigned most) {
 }
 
 uint64_t depot_objects(const Depot& depot, BinId bin) {
-  // Others push and pop meanwhile, so links may lead anywhere in the magazines: the walk is safe, as they are never
-  // unmapped, and bounded.
+  // Others push and pop meanwhile, so links may lead to any magazine: the walk is bounded, and safe as magazines are
+  // never unmapped.
   constexpr unsigned kStepsMost = 1u << 16;
   uint64_t objects = 0;
   unsigned steps = 0;

@@ -1,20 +1,19 @@
-// A depot: for each bin and shard (shards.h) bundles of magazines, for all CPUs, in two lock-free stacks: one for what
-// was pushed since the last tick, one for what waits longer. A tick drains the second, and the stacks change roles. So
-// bundles that nobody needs are drained, also those that lie below bundles in constant use. The process has one
-// (process_caches, cpu_cache.h). Zero-filled it is a valid, empty depot.
+// Depot: bundles of magazines for all CPUs. For each bin and shard (shards.h) two lock-free stacks: one of bundles that
+// were pushed since the last tick, one of those that have waited longer. A tick drains the second, and the stacks swap
+// roles. So bundles that nobody needs are drained, also those below bundles in constant use. Zero-filled it is a valid,
+// empty depot. The process has one (process_caches, cpu_cache.h).
 //
-// Bounded by the option `depot`: a bundle beyond goes back to the folios. While a housekeeper runs the ticks, the bound
-// of larger objects is at least a quarter of what is live, and kTolerated: in a program that passes objects between
-// threads these are in use or here, in turns, and the ticks drain what stays.
+// Bound, of small and of larger objects (depot_small) each: the option `depot`. A bundle beyond it goes to the folios.
+// While a housekeeper runs the ticks, that of larger objects is max(`depot`, live bytes / 4, kTolerated), unless the
+// option is 0: if a program passes objects between threads, these are in use or here by turns; ticks drain what stays.
 //
-// In order: while a bundle of the bin waits, scattered magazines (validate.h) go to the folios instead. Where none
-// waits, a bundle is passed on as it is: where threads take as fast as others give, the detour brings no order. (With
-// all scattered magazines sent to the folios, also from the CPU caches, eight pairs of producers and consumers who free
-// at random took 1.7 times as long.)
+// Order: while a bundle of the bin waits, scattered magazines (validate.h) go to the folios instead. If none waits, a
+// bundle is pushed as it is: where threads take as fast as others give, the detour brings no order. (With all scattered
+// magazines sent to the folios, also from the CPU caches, eight pairs of producers and consumers who free at random
+// took 1.7 times as long.)
 //
-// A push and a pop are one compare_exchange each, for a whole bundle. The number of bytes in the depot is one counter
-// for the whole depot, so pushes and pops do not change it: each CPU cache adds up what it moved and flushes the sum
-// at kAccountStep.
+// A push or a pop of a bundle is one compare_exchange. The depot's bytes are counted on a line that all CPUs share, so
+// pushes and pops leave it alone: each CPU cache adds up what it moved and flushes the sum at kAccountStep.
 #pragma once
 
 #include <stdint.h>
@@ -25,9 +24,9 @@
 
 namespace folio {
 
-// A CPU cache keeps up to kBundleMost magazines of a bin and up to bundle_objects of its objects, about kBundleBytes.
-// The magazine that goes beyond makes them all a bundle. (While the process has one thread it keeps up to kBundleBytes,
-// however many that are.)
+// A CPU cache keeps of a bin up to kBundleMost magazines and up to bundle_objects objects, about kBundleBytes. The
+// magazine that goes beyond makes all of them a bundle. (While the process has one thread, the bound is kBundleBytes,
+// however many objects that are.)
 inline constexpr unsigned kBundleMost = 8;
 inline constexpr uint32_t kBundleBytes = 256 * 1024;
 inline constexpr unsigned kBundleObjects = kBundleMost * kMagazineUsual;
@@ -46,40 +45,40 @@ constexpr BundleTable make_bundle_table() {
 inline constexpr BundleTable kBundles = make_bundle_table();
 constexpr unsigned bundle_objects(BinId bin) { return kBundles.most[index(bin)]; }
 
-// A cache line for each bin and shard, since all threads write the heads.
+// A cache line per bin and shard, since all threads write the heads.
 struct alignas(64) DepotBin {
   MagazineStack bundles[2];
   Hint<uint32_t> recent;  // which of them is pushed to
 };
-// What all threads read lies apart from what they write.
+// What all threads only read lies apart from what they write.
 struct Depot {
   DepotBin bins[kShardsMost][kBins];
   struct alignas(64) Held {
-    Counter<int64_t> bytes[2];  // of objects: of larger ones, of small ones
+    Counter<int64_t> bytes[2];  // by depot_small: of larger objects, of small ones
   } held;
   alignas(64) Hint<bool> shared;  // whether depot_set_shared was called
   Hint<unsigned> next_to_age;     // where depot_age goes on; simultaneous calls do no harm
 };
 
-// Pushes a bundle (its length set) of `bytes` of objects, or drains it where the depot is full. Misuse found then is
-// reported as of `function`. The caller then counts the bytes as gone in, also where they were drained.
+// Pushes a bundle (its length set) of `bytes` of objects, or drains it, or its scattered magazines; misuse found then
+// is reported in the name of `function`. What is drained is counted out here, so the caller counts all bytes in.
 void depot_push(Depot& depot, BinId bin, Magazine* bundle, int64_t bytes, const char* function);
 
-// Called when the process has a second thread. Before that the depot, which passes objects between threads, takes
-// nothing in: scattered objects that wait in it would keep pages from being purged.
+// Opens the depot, when the process has a second thread. Before that it has nobody to pass objects to, and scattered
+// objects that wait in it would keep pages from being purged.
 inline void depot_set_shared(Depot& depot) {
   if (!depot.shared.get()) depot.shared.set(true);
 }
 
-// A bundle, or null. The caller counts its bytes as gone out.
+// Pops a bundle, or returns null. The caller counts its bytes out.
 Magazine* depot_pop(Depot& depot, BinId bin);
 
-// Counts bytes that went into the depot, or out of it where negative; small and larger objects apart. A CPU cache calls
-// it when its own sum exceeds kAccountStep: until then the bound does not include these bytes.
+// Counts bytes into the depot, or, if negative, out of it. A CPU cache does so when its own sum reaches account_step():
+// until then the bound does not see these bytes.
 void depot_count(Depot& depot, bool small, int64_t bytes);
 inline bool depot_small(BinId bin) { return info_of(bin).size < kManyLargest; }
 inline constexpr int64_t kAccountStep = int64_t{128} << 10;
-// More seldom where there are many CPUs: the sum is one line, and sharding it would let it drift.
+// Less often with many CPUs, as the counter is one line. (Sharded it would drift.)
 inline int64_t account_step() {
   return shards.load(order::relaxed) == 1 ? kAccountStep : 8 * kAccountStep;  // relaxed: a hint
 }
@@ -87,15 +86,15 @@ inline int64_t account_step() {
 // Bytes of the objects in a bundle.
 int64_t bundle_bytes(BinId bin, Magazine* bundle);
 
-// Drains what has waited since the call before, or everything. Returns magazines drained.
+// Drains what has waited since the call before, or everything. Returns how many magazines.
 unsigned depot_trim(Depot& depot, bool all);
 
-// A step of depot_trim(false), for the program's calls: ends after about `most` magazines, and then returns at least
-// `most`; the next call goes on there. A bundle is drained whole. (depot_trim takes each stack once, so that it ends
-// however fast others push; this ends by its count.)
+// A step of depot_trim(false), for the program's calls. It ends with the bundle that makes it `most` magazines, and the
+// next call goes on there. Returns how many it drained: fewer than `most` at the end of a round. (depot_trim takes each
+// stack once, so that it ends however fast others push; this ends by its count.)
 unsigned depot_age(Depot& depot, unsigned most);
 
-// Objects that wait in the depot's magazines of a bin: counted by walking, an estimate under load.
+// How many objects of the bin wait in the depot: counted by a walk, an estimate under load.
 uint64_t depot_objects(const Depot& depot, BinId bin);
 
 }  // namespace folio

@@ -1,5 +1,5 @@
-// The parked large objects (space/large.h) of one CPU cache, in 64 places that are filled in a circle. The hand points
-// behind the newest object; the first ones from the hand on are about the oldest.
+// The parked large objects (space/large.h) of one CPU cache, in a ring of 64 places. The hand points behind the newest
+// object; the first one from the hand on is about the oldest.
 //
 // Who may touch it: whoever is in the CPU cache's section.
 #pragma once
@@ -19,15 +19,15 @@ struct LargeList {
   void* object[kMost];
   uint8_t granules[kMost];
   uint64_t bytes, budget;
-  uint32_t kept;  // objects so far, for kBudgetEvery
+  uint32_t kept;  // objects kept so far, for kBudgetEvery
   uint16_t hand;
   uint16_t idle;  // trims since it was last used
 
-  // Of the places in a mask that is not 0, the first one from the hand on, and the last one before it.
+  // Of the places in a mask, not 0: the first one from the hand on, and the last one before the hand.
   unsigned first_of(uint64_t places) const { return (lowest_bit(rotated_right(places, hand)) + hand) % kMost; }
   unsigned last_of(uint64_t places) const { return (highest_bit(rotated_right(places, hand)) + hand) % kMost; }
 
-  // There is a free place.
+  // Keeps an object of `n` granules. Some place must be free.
   void keep(void* parked, unsigned n) {
     const unsigned place = first_of(~used);
     hand = static_cast<uint16_t>((place + 1) % kMost);
@@ -45,10 +45,9 @@ struct LargeList {
     return object[place];
   }
   void* remove_oldest() { return remove(first_of(used)); }
-  // The newest that has as many granules, or up to a quarter more; null if there is none. (With up to an eighth more,
-  // of the mallocs of threads that replace 300 objects of up to 200 KB each 10.9 % go to the field in place of 8.0, and
-  // they take 1.1 times as long. Where all pages of objects of 33 to 256 KB are touched, the quarter costs 0.4 to 2.6 %
-  // of memory.)
+  // Takes out the newest of the smallest objects of n to n + n / 4 granules; null if there is none. (With n / 8, of the
+  // mallocs of threads that replace 300 objects of up to 200 KB each 10.9 % go to the field in place of 8.0, and they
+  // take 1.1 times as long. If all pages of objects of 33 to 256 KB are touched, n / 4 costs 0.4 to 2.6 % of memory.)
   void* find(unsigned n) {
     for (unsigned has = n; has <= kGranulesMost && has - n <= n / 4; ++has) {
       if (of[has] == 0) continue;
@@ -60,14 +59,14 @@ struct LargeList {
     return nullptr;
   }
 
-  // The budget of one of so many CPU caches: at least `least`.
+  // The budget of one of `caches` CPU caches.
   static uint64_t budget_of_one(uint64_t least, unsigned caches);
-  // The budget is computed once in so many objects, from a counter in a cache line that all threads write. (Computed
-  // for each object, two threads that replace 300 objects of up to 200 KB each were 5 % slower.)
+  // The budget is computed anew for one object in so many, as it reads a counter that all threads write. (Computed for
+  // each object, two threads that replace 300 objects of up to 200 KB each were 5 % slower.)
   static constexpr unsigned kBudgetEvery = 8;
 };
 
-// The objects that were in a list and have to go.
+// Objects taken out of a list inside the section, to be given back outside.
 struct LargeGone {
   void* object[LargeList::kMost];
   unsigned count = 0;

@@ -9,12 +9,12 @@ namespace folio {
 
 namespace {
 
-// Lists of empty magazines, one pool per shard, cache-line aligned against false sharing.
+// A stack of lists of empty magazines per shard, each on its own cache line.
 struct alignas(64) Pool {
   MagazineStack lists;
 };
 constinit Pool pools[kShardsMost];
-// One page: a thread that needs few of them touches no more.
+// The pool grows by one page, so that a thread that needs few magazines touches no more.
 constexpr unsigned kPageMagazines = kPageBytesLeast / kMagazineBytes;
 static_assert(kPageMagazines <= kEmptyBatch);
 
@@ -46,7 +46,7 @@ void Magazine::give_to(Magazine* to, unsigned n) {
   park(source + n);
 }
 
-// Compares the low halves of eight addresses at a time; where one is equal, compares whole addresses.
+// Compares the low halves of eight addresses at a time; if one is equal, compares whole addresses from there on.
 bool holds(const Slot* from, unsigned count, const void* object) {
   typedef uint32_t Halves __attribute__((vector_size(16)));  // of two objects, low and high
   const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(object));

@@ -1,20 +1,20 @@
-// Magazine: a 1 KiB aligned block of pointers to free objects of one bin. What the caches hold and pass on: a full
-// one carries up to 126 frees from one thread to another for an atomic instruction or two, and none of the objects is
-// touched.
+// Magazine: a block of 1 KiB, aligned to that, of pointers to free objects of one bin. Caches hold and pass on
+// magazines: a full one carries up to 126 frees to another thread for an atomic instruction or two, without a touch of
+// any object.
 //
 //   slot    0        top             bottom        126          127
 //         | free ... | object ... object | null | ... | stack link | header |
 //
-// Objects fill it downward from the bottom slot, which holds null; bottom is 1 to 126 and sets the capacity. The thread
-// that uses a magazine keeps a pointer to its top slot (thread_cache.h), whose low 10 bits say "full" by being 0 and
-// whose slot says "empty" by being null. Where bottom is 126 its null is the stack link at rest.
+// Objects fill it downward from the bottom slot, which holds null; bottom is 1 to 126 and is the capacity. The cursor
+// of the thread that uses it (thread_cache.h) points to the top slot: full is a cursor whose low 10 bits are 0, empty a
+// cursor to null. If bottom is 126, its null is the stack link, which is null outside of stacks.
 //
 //   header   | bundle length : 8 | bottom : 8 | next magazine >> 10 << 10, with the top's index below : 48 |
 //
-// `next` and the top's index are valid while the magazine waits (in a cache, a bundle or the depot); bottom always.
-// Bundle: magazines linked through `next`, moved as one; its length stands in its first one.
+// `next` and the top's index are valid while the magazine waits (in a cache, a bundle or the depot); bottom always is.
+// A bundle is magazines linked through `next` that move as one; the first one has the length.
 //
-// Who may touch it: its owner, a thread or a try-section; while it waits in the depot, the stack's protocol. Never
+// Who may touch it: its owner, a thread or a try-section; in the depot or the pool, the stack's protocol. It is never
 // unmapped.
 #pragma once
 
@@ -32,7 +32,7 @@ inline constexpr size_t kMagazineBytes = 1024;
 inline constexpr unsigned kMagazineSlots = kMagazineBytes / sizeof(void*);
 inline constexpr unsigned kMagazineShift = 10;
 
-// Slots are read as pointers to objects by the fast path whatever lies in them.
+// The fast path reads a slot as a pointer to an object whatever lies in it, also the stack link: hence may_alias.
 typedef void* __attribute__((may_alias)) Slot;
 
 class Magazine {
@@ -50,7 +50,7 @@ class Magazine {
   // Makes it empty with room for `capacity` objects (1 to 126); returns its top.
   Slot* format(unsigned capacity) {
     if (capacity == kMagazineObjects) {
-      forget_stack_link();  // atomic: a pop that was overtaken may still read it
+      forget_stack_link();  // an atomic store: a pop that was overtaken may still read it
     } else {
       *slot(capacity) = nullptr;
     }
@@ -58,7 +58,7 @@ class Magazine {
     return slot(capacity);
   }
 
-  // While it waits; the links stay.
+  // Writes the top's index into the header, for a magazine that waits; the rest stays.
   void park(Slot* top) {
     set_header((header() & ~uint64_t{kMagazineBytes - 1}) |
                (reinterpret_cast<uintptr_t>(top) % kMagazineBytes / sizeof(void*)));
@@ -67,10 +67,10 @@ class Magazine {
   unsigned bottom() const { return static_cast<unsigned>(header() >> kBottomShift & 0xff); }
   unsigned count() const { return bottom() - static_cast<unsigned>(header() % kMagazineBytes); }
 
-  // While it waits: moves its objects so that it has room for `capacity` in all, at least what it holds.
+  // Of a magazine that waits: moves its objects so that its capacity is `capacity`, at least its count.
   void set_capacity(unsigned capacity);
-  // While both wait, this one with room for them: takes the `n` top objects of `from`, or gives its
-  // own `n` top ones to `to`, which is empty and gets a capacity of n.
+  // Both magazines wait. take_from moves the `n` top objects of `from` into this one, which has room; give_to moves
+  // this one's `n` top objects into `to`, which is empty and gets a capacity of n.
   void take_from(Magazine* from, unsigned n);
   void give_to(Magazine* to, unsigned n);
 
@@ -82,14 +82,14 @@ class Magazine {
   }
 
   Atomic<Magazine*>& stack_link() { return stack_link_; }
-  // relaxed: owned; it is a bottom's null again
+  // relaxed: the owner's; the slot is null again, as a bottom must be
   void forget_stack_link() { stack_link_.store(nullptr, order::relaxed); }
 
  private:
   static constexpr unsigned kLengthShift = 56, kBottomShift = 48;
   static constexpr uint64_t kNextMask = ((uint64_t{1} << 48) - 1) & ~uint64_t{kMagazineBytes - 1};
 
-  // Relaxed: written by the owner only, and published with the magazine.
+  // Relaxed: the owner alone writes it, and it is published with the magazine.
   uint64_t header() const { return header_.load(order::relaxed); }
   void set_header(uint64_t word) { header_.store(word, order::relaxed); }
 
@@ -100,19 +100,19 @@ class Magazine {
 static_assert(sizeof(Magazine) == kMagazineBytes);
 static_assert(kMagazineObjects == kMagazineSlots - 2);
 
-// Whether the object is among the `count` at `from`.
+// Whether the object is in one of `count` slots from `from` on.
 bool holds(const Slot* from, unsigned count, const void* object);
 
 using MagazineStack = TaggedStack<Magazine, kMagazineShift>;
 
-// Empty magazines, from a pool that grows by a page at a time, in lists through `next` of up to kEmptyBatch. Null if
-// there is no memory.
+// The pool of empty magazines, which grows by a page at a time. They come and go in lists through `next`, of up to
+// kEmptyBatch. Null if there is no memory.
 inline constexpr unsigned kEmptyBatch = 8;
 Magazine* magazines_get();
 void magazines_put(Magazine* list);
 
-// Gives the objects of a bundle's magazines, or of one, back to their folios and the magazines to the pool. Returns how
-// many magazines there were.
+// Drains a bundle (null: none): gives the objects back to their folios, the magazines to the pool. Returns how many
+// magazines there were.
 unsigned bundle_drain(BinId bin, Magazine* bundle, const char* function);
 
 }  // namespace folio

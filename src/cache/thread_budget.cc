@@ -1,5 +1,5 @@
-// How much each bin of a thread may hold: a capacity that doubles, within the thread's budget and what it claims of the
-// pool.
+// Sets how much each bin of a thread may hold: capacities that double, within the thread's budget and its claims on
+// the pool.
 #include "cache/thread_budget.h"
 
 #include "config/options.h"
@@ -12,15 +12,14 @@ namespace folio {
 namespace {
 
 alignas(64) constinit Counter<int64_t> pool_claimed{0};
-constinit Counter<int64_t> lost_claims{0};  // part of pool_claimed: by threads that ended unnoticed
+constinit Counter<int64_t> lost_claims{0};  // part of pool_claimed: of threads that ended unnoticed
 
 constexpr int64_t kClaimBytes = int64_t{64} << 10;
 
 int64_t charge(BinId bin, unsigned capacity) { return int64_t{info_of(bin).size} * capacity; }
 
-// What all threads may claim together: the option, times the number of whole 128 MiB that are resident, at least once.
-// With 8 MiB whatever the size of the process, 16 threads of 30 MiB each took 1.6 times as long, 64 threads 2.5 times,
-// in no less memory.
+// What all threads may claim together: option * max(1, floor(resident bytes / 128 MiB)). (With 8 MiB whatever the size
+// of the process, 16 threads of 30 MiB each took 1.6 times as long, 64 threads 2.5 times, in no less memory.)
 int64_t pool_bytes() {
   constexpr unsigned kPoolPerShift = 27;
   const int64_t shares = page_counts.resident.get() >> kPoolPerShift;
@@ -30,7 +29,7 @@ int64_t pool_bytes() {
 bool claim(ThreadBudget& b, int64_t bytes) {
   while (b.left < bytes) {
     const int64_t pool = pool_bytes();
-    // A look first: where the pool is used up, threads would meet on this line at each slow call.
+    // A look first: if the pool is used up, threads would else write this line at each slow call.
     if (pool_claimed.get() + kClaimBytes > pool) return false;
     if (pool_claimed.add(kClaimBytes) + kClaimBytes > pool) {
       pool_claimed.sub(kClaimBytes);
@@ -43,13 +42,13 @@ bool claim(ThreadBudget& b, int64_t bytes) {
   return true;
 }
 
-// A bin of larger objects gets a magazine after a few slow calls between two sweeps: a thread's budget is worth more in
-// a few bins with room than in many with one object each. While the bin is watched, freed objects go past the caches,
-// so a magazine would make the program touch as many fresh objects as it holds: 0.8 MB more for Python's start.
+// A bin of larger objects gets a magazine after a few slow calls between two sweeps: a budget is worth more in a few
+// bins with room than in many with one object each. While the bin is watched, frees bypass the caches, so a magazine
+// would make the program touch as many fresh objects as it holds: 0.8 MB more for Python's start.
 // Rejected:
 //   - room for one or two objects at the first call, and none in the caches beyond the budget: Vyukov's chain took 1.25
 //     and 1.37 of the processor time;
-//   - one object outside of the budget: threads that use all sizes to 32 KB keep 148 KiB each in place of 40.
+//   - one object outside of the budget: threads that use all sizes up to 32 KB keep 148 KiB each in place of 40.
 constexpr unsigned kCallsToFirst = 4;
 constexpr unsigned kCallsToFirstWatched = 64;
 constexpr unsigned kLargerFirst = 4;
@@ -113,7 +112,7 @@ void thread_budget_lose(ThreadBudget& b) {
 
 void thread_budget_return_lost() {
   int64_t lost = lost_claims.get();
-  // Whoever takes the step returns it: two ticks at once would return more than was lost.
+  // A compare-and-swap: two ticks at once would return more than was lost.
   if (lost < kClaimBytes || !lost_claims.replace(lost, lost - kClaimBytes)) return;
   pool_claimed.sub(kClaimBytes);
 }

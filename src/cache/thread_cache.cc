@@ -1,5 +1,5 @@
-// The slow halves of malloc and free for one thread: fills an empty magazine and hands on a full one, both by way of
-// CPU cache -> depot -> folios; and sweeps, drains and hands on all that the thread caches.
+// The slow halves of malloc and free: refills an empty magazine and flushes a full one, by way of CPU cache -> depot ->
+// folios; sweeps, drains, validates and flushes all that a thread caches.
 #include "cache/thread_cache.h"
 
 #include "cache/cpu_cache.h"
@@ -69,7 +69,7 @@ void install(BinId bin, Magazine* magazine) {
   thread_cursors.cursor[index(bin)] = magazine->top();
 }
 
-// Detaches the magazine in use; null if there is none. Parked.
+// Detaches and parks the magazine in use; null if there is none.
 Magazine* detach(BinId bin) {
   Slot*& cursor = thread_cursors.cursor[index(bin)];
   if (closed(cursor)) return nullptr;
@@ -86,12 +86,12 @@ void* pop(BinId bin) {
   return object;
 }
 
-// To the CPU cache or the depot.
+// Flushes a parked, non-empty magazine to the CPU cache.
 void hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
   if (Magazine* empty = cpu_cache_put(process_caches, bin, magazine, function)) put_empty(c, empty);
 }
 
-// The same for a magazine that frees have filled, which is validated first.
+// Validates a magazine that frees have filled, then flushes it.
 void validate_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
   validate(bin, magazine, true, function);
   if (magazine->count() != 0) {
@@ -101,7 +101,8 @@ void validate_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const c
   }
 }
 
-// Hands on what one bin caches beyond the magazine in use, and that too where the bin has no room any more.
+// Halves the capacity of a bin that was not used since the last sweep, below 2 to 0. Flushes its magazine if that holds
+// more objects now, or the capacity is 0.
 void sweep_bin(ThreadCache& c, BinId bin) {
   BinCache& b = c.budget.bins[index(bin)];
   if (b.capacity == 0) {
@@ -130,11 +131,11 @@ FOLIO_NOINLINE void sweep(ThreadCache& c) {
 }
 
 void slow_call(ThreadCache& c) {
-  c.activity.set(c.activity.get() + 1);  // the thread alone writes it
+  c.activity.set(c.activity.get() + 1);  // only the thread writes it
   if (--c.calls_to_sweep == 0) sweep(c);
 }
 
-// How many are taken from the folios at once for a thread with less room.
+// How many objects are taken from the folios at once for a thread that has room for fewer.
 unsigned some_of(BinId bin) {
   const unsigned most = info_of(bin).magazine_most;
   return most < kMagazineUsual ? most : kMagazineUsual;
@@ -145,7 +146,7 @@ void* take_one(BinId bin, bool* zero) {
   return take_objects(process_store, bin, &object, 1, zero) == 1 ? object : nullptr;
 }
 
-// One object of a bin that the thread does not cache: from the CPU cache, the depot or the folios.
+// Gets one object of a bin that the thread does not cache, from the CPU cache, the depot or the folios.
 void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   if (info_of(bin).size > kSmallFirst && watch_wanted(process_store, bin)) return take_one(bin, zero);
   Magazine* magazine;
@@ -174,7 +175,7 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   return object;
 }
 
-// One object of a bin that the thread does not cache: to the CPU cache, the depot or the folios.
+// Puts one object of a bin that the thread does not cache into the CPU cache, the depot or its folio.
 void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
   switch (cpu_cache_push_one(process_caches, bin, object)) {
     case Pushed::kYes:
@@ -193,15 +194,15 @@ void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
   give_objects(bin, &object, 1, function);
 }
 
-// Gives a magazine of at most `capacity` objects room for just as many as the bin may hold: for frees to come.
+// Sets a magazine's capacity to the bin's, as room for frees to come, unless it holds more objects.
 void make_room(ThreadCache& c, BinId bin, Magazine* magazine) {
   const BinCache& b = c.budget.bins[index(bin)];
   if (magazine->count() <= b.capacity) magazine->set_capacity(b.capacity);
 }
 
-// Fills an empty magazine (null: there is no memory for one) from the folios, and pops an object. A search of the
-// folios is dear for the few objects that a thread with little room can use: so it takes more, and the rest goes to the
-// CPU cache, untouched.
+// Fills an empty magazine (null: there is no memory for one) from the folios, and pops an object. As a search of the
+// folios costs too much for the few objects that a thread with little room can use, it takes more of them and flushes
+// the rest to the CPU cache, untouched.
 void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* zero) {
   if (magazine == nullptr) return take_one(bin, zero);
   Magazine* const small = want < kWholeLeast ? get_empty(c) : nullptr;
@@ -243,8 +244,8 @@ bool thread_cache_holds(BinId bin, const void* object) {
   return holds(cursor, static_cast<unsigned>(magazine->slot(magazine->bottom()) - cursor), object);
 }
 
-// Where mallocs and frees take turns around a full or an empty magazine, every few calls would be slow ones. So the
-// first overflow after a refill, and the first refill after an overflow, move only half a magazine.
+// If mallocs and frees alternate around a full or an empty magazine, every few calls would be slow. So the first
+// overflow after a refill, and the first refill after an overflow, move only half a magazine.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   BinCache& b = cache->budget.bins[index(bin)];
   slow_call(*cache);
@@ -266,17 +267,17 @@ namespace {
 
 constexpr uint32_t kLineBytes = 64;
 
-// A thread whose first call for a bin is a free got that object from another thread, which may go on writing to its
-// neighbours in the same cache line. Against this passive false sharing [Berger and others, Hoard, ASPLOS 2000] the
-// thread's cache gets other objects first, which its next mallocs return.
+// Whether the thread's first call for a bin is a free: of an object from another thread, which may go on writing to the
+// neighbours on its cache line. Against this passive false sharing [Berger and others, Hoard, ASPLOS 2000] the cache
+// gets other objects first, which the thread's next mallocs return.
 bool begins_with_free(const ThreadCache& c, BinId bin) {
   const BinCache& b = c.budget.bins[index(bin)];
   return b.calls == 0 && b.capacity == 0 && info_of(bin).size < kLineBytes;
 }
 
-// False if there are none.
+// Refills the bin's magazine without popping an object. False if there are no objects, or no magazine.
 FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
-  cache->budget.bins[index(bin)].ran_over = true;  // so that there will be room
+  cache->budget.bins[index(bin)].ran_over = true;  // so that half a magazine comes
   bool zero;
   void* const other = thread_cache_refill(cache, bin, &zero);
   Slot*& cursor = thread_cursors.cursor[index(bin)];
@@ -284,7 +285,7 @@ FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
     if (other != nullptr) give_objects(bin, &other, 1, "free");
     return false;
   }
-  // Each step, here and below, leaves what a fork may find: a cursor that shows valid objects, each of them once.
+  // After each store, here and below, a fork finds a cursor that shows valid objects, each of them once.
   Slot* const slot = cursor - 1;
   *slot = other;
   asm volatile("" : : : "memory");
@@ -292,7 +293,7 @@ FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
   return true;
 }
 
-// False if the object has to go elsewhere.
+// Puts the object below other objects, to be popped last. False if there is no room for it.
 bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   if (!get_others(cache, bin)) return false;
   Slot*& cursor = thread_cursors.cursor[index(bin)];
@@ -310,7 +311,8 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   return false;
 }
 
-// One overflow in so many searches for all duplicates, which costs more than the rest of the validation.
+// Every 16th slow call, if it is an overflow, searches for all duplicates, which costs more than the rest of the
+// validation.
 constexpr unsigned kThoroughChecks = 16;
 bool check_thoroughly(const ThreadCache& c) { return c.activity.get() % kThoroughChecks == 0; }
 
@@ -327,8 +329,8 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   b.ran_over = true;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
-  // The whole magazine, though half of it may stay: else an object that is once in each half would not be found. To
-  // validate only the half that leaves saves 0.2 % of the instructions (random lifetimes).
+  // The whole magazine, though half of it may stay: an object that is once in each half would else be missed. (To
+  // validate only the half that leaves saves 0.2 % of the instructions of random lifetimes.)
   if (full != nullptr) validate(bin, full, check_thoroughly(*cache), function);
   if (empty == nullptr) {
     if (full != nullptr && full->count() != 0) {
@@ -342,14 +344,14 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   empty->park(slot);
   if (full != nullptr && turned) {
     const unsigned half = full->count() / 2;
-    empty->take_from(full, half < b.capacity ? half : b.capacity - 1u);  // it may hold more than its bin's capacity
+    empty->take_from(full, half < b.capacity ? half : b.capacity - 1u);  // it may hold more than the bin's capacity
   }
   if (full != nullptr && full->count() != 0) {
     hand_on(*cache, bin, full, function);
   } else if (full != nullptr) {
     put_empty(*cache, full);
   }
-  // The object first, then the cursor that shows it: a fork in between must not find what the slot held before.
+  // The object first, then the cursor that shows it: a fork in between must not find the slot's old contents.
   slot = empty->top() - 1;
   *slot = object;
   asm volatile("" : : : "memory");
@@ -358,7 +360,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
 
 namespace {
 
-// What a cache holds of one bin, through `visit(magazine)`, parked and not empty.
+// Detaches the bin's magazine, and calls visit(magazine) if it is not empty.
 template <class Visit>
 void take_bin(ThreadCache& c, BinId bin, Visit&& visit) {
   Magazine* const magazine = detach(bin);

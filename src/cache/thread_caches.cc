@@ -1,4 +1,4 @@
-// Makes, reuses and ends thread caches; reads those of other threads; finds those whose thread is gone.
+// Makes, reuses and ends thread caches; reads other threads' cursors; finds caches whose thread is gone.
 #include "cache/thread_caches.h"
 
 #include "cache/cpu_cache.h"
@@ -18,7 +18,7 @@ namespace {
 constinit TaggedStack<ThreadCache, 6> idle_caches;
 constinit Counter<unsigned> threads{0};
 
-// Whether a cursor that was read from memory which may have been overwritten leads into a magazine.
+// Whether a cursor leads into a magazine. It may come from memory that is something else by now.
 bool plausible(const Slot* cursor) {
   const auto address = reinterpret_cast<uintptr_t>(cursor);
   return !closed(cursor) && address % sizeof(Slot) == 0 &&
@@ -26,36 +26,36 @@ bool plausible(const Slot* cursor) {
          metadata_holds(Magazine::of(cursor), kMagazineBytes);
 }
 
-// A cache whose thread is looked for leads to an odd address.
+// While a search looks for a cache's thread, the cache's pointer to its cursors is odd.
 ThreadCursors* sought(ThreadCursors* cursors) {
   return reinterpret_cast<ThreadCursors*>(reinterpret_cast<uintptr_t>(cursors) | 1);
 }
 ThreadCursors* without_mark(ThreadCursors* cursors) {
   return reinterpret_cast<ThreadCursors*>(reinterpret_cast<uintptr_t>(cursors) & ~uintptr_t{1});
 }
-// Relaxed: for statistics. What is read there counts only if the owner is right.
+// Relaxed: for statistics, which count what they read there only if its owner is this cache.
 ThreadCursors* cursors_of(const ThreadCache& c) { return without_mark(c.cursors.load(order::relaxed)); }
 
-// Whether a cache's thread is gone; the cache is the caller's then. Only a search writes an odd address. While it is
-// there, the cache still belongs to the same thread: a thread that ends in the ordinary way, or another one that gets
-// the cache, overwrites it.
+// Whether a cache's thread is gone; the cache is the caller's then. Only a search writes an odd address. As long as it
+// stays, the cache belongs to the same thread: the ordinary end of that thread, or another one that gets the cache,
+// overwrites it.
 bool take_from_gone(ThreadCache& c) {
   ThreadCursors* cursors = c.cursors.load(order::relaxed);  // relaxed: the compare_exchange decides
   if (cursors == nullptr || cursors == sought(cursors)) return false;
-  // [cursors] acquire: the owner was set before; pairs with thread_cache_make.
+  // [cursors] acquire: sees the owner that was set before; pairs with thread_cache_make.
   if (!c.cursors.compare_exchange(cursors, sought(cursors), order::acquire)) return false;
   const os::Answer own = os::word_is(reinterpret_cast<const void* const*>(&cursors->owner), &c);
-  // What cannot be read may be a stack that other threads must not (protection keys). Relaxed: it comes with the
-  // cursors.
+  // Unreadable TLS may also lie on a stack that other threads must not read (protection keys). Relaxed: the number was
+  // published with the cursors.
   const bool gone =
       own == os::Answer::kOther || (own == os::Answer::kNotThere && !os::thread_exists(c.thread.load(order::relaxed)));
   ThreadCursors* now = sought(cursors);
-  // Relaxed: nothing hangs on it.
+  // Relaxed: the result is all there is to know.
   return c.cursors.compare_exchange(now, gone ? nullptr : cursors, order::relaxed) && gone;
 }
 
-// In the child of a fork: hands on the magazines in use of a thread that the child does not have. Wherever that thread
-// was in a malloc or free, its cursors are valid; at most the object in flight is lost.
+// In a fork's child: flushes the magazines in use of a vanished thread. Wherever that thread was in a malloc or free,
+// its cursors are valid; at most the object in flight is lost.
 void hand_on_all(const ThreadCursors& cursors) {
   for (unsigned i = 1; i < kBins; ++i) {
     if (!plausible(cursors.cursor[i]) || *cursors.cursor[i] == nullptr) continue;
@@ -74,7 +74,7 @@ constinit Atomic<bool> checking{false};
 }  // namespace
 
 ThreadCache* thread_caches_get() {
-  constexpr unsigned kChecksForGone = 4;  // before a cache is made: system calls, so a few
+  constexpr unsigned kChecksForGone = 4;  // only a few before a cache is made: system calls
   threads.add(1);
   if (ThreadCache* cache = idle_caches.pop()) return cache;
   if (thread_caches_find_gone(kChecksForGone) != 0) {
@@ -100,7 +100,7 @@ void thread_caches_put(ThreadCache& cache) {
 
 bool thread_caches_others_run() {
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
-    // Relaxed, both: of threads that a handler has started before, and of none that is here.
+    // Relaxed, both: set before the fork, or by threads that a handler has started before this call.
     if (c == thread_state.cache || c->cursors.load(order::relaxed) == nullptr) continue;
     if (os::thread_exists(c->thread.load(order::relaxed))) return true;  // relaxed: see above
   }
@@ -109,33 +109,33 @@ bool thread_caches_others_run() {
 
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
-  // [check] acquire: nobody finds caches gone meanwhile; pairs with the store below. Who held it did not come along.
-  // unseen: as in thread_caches_find_gone
+  // [check] acquire: nobody finds caches gone meanwhile; pairs with the store below. If `alone`, a set flag is a
+  // vanished thread's. unseen: as in thread_caches_find_gone
   const bool free_again = !checking.exchange(true, order::acquire) || alone;
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     if (c == thread_state.cache) {
       c->thread.store(os::thread_id(), order::relaxed);  // relaxed: this thread's own
-      // Who was looking for its thread just then did not come along. Relaxed: its owner was set before the fork.
+      // Undoes the mark of a vanished thread's search. Relaxed: the owner was set before the fork.
       c->cursors.store(&thread_cursors, order::relaxed);
       ++left;
       continue;
     }
-    // [cursors] acquire: the thread's number was set before; pairs with thread_cache_make.
+    // [cursors] acquire: sees the thread's number; pairs with thread_cache_make.
     ThreadCursors* word = c->cursors.load(order::acquire);
     const ThreadCursors* const cursors = without_mark(word);
     if (cursors == nullptr) continue;
-    if (!alone && os::thread_exists(c->thread.load(order::relaxed))) {  // relaxed: as above
+    if (!alone && os::thread_exists(c->thread.load(order::relaxed))) {  // relaxed: acquired with the cursors
       ++left;
       continue;
     }
     ThreadCursors copy;
-    // A thread that runs already may unmap stacks that the libc has kept.
+    // copy_if_mapped only if alone: another thread may unmap stacks that the libc has kept.
     const auto read = [&] {
       return alone ? os::copy_if_mapped(&copy, cursors, sizeof copy) == os::Answer::kYes
                    : os::peek(&copy, cursors, sizeof copy);
     };
     const bool copied = cursors != &thread_cursors && read();
-    // Another thread may have found it gone meanwhile. Relaxed: its thread is gone.
+    // Fails if another thread has found the cache's thread gone meanwhile. Relaxed: that thread is gone.
     if (!c->cursors.compare_exchange(word, nullptr, order::relaxed)) continue;
     ++gone;
     const bool found = copied && copy.owner == c;
@@ -143,9 +143,9 @@ void thread_caches_after_fork(bool alone) {
     thread_cache_forget(*c, !found);
     idle_caches.push(c);
   }
-  // [check] release: pairs with the exchange above. unseen: as there
+  // [check] release: pairs with the exchange above. unseen: as at that exchange
   if (free_again) checking.store(false, order::release);
-  // A thread that vanished while it came or went counts wrongly.
+  // Alone, counts anew: a thread that vanished in thread_caches_get or thread_caches_put may have counted wrongly.
   if (alone) {
     threads.set(left);
   } else {
@@ -163,30 +163,31 @@ ThreadCache* thread_cache_make() {
   if (thread_count() > 1) depot_set_shared(process_caches.depot);
   // [cursors] release: after the cache and its owner are set up; pairs with take_from_gone.
   cache->cursors.store(&thread_cursors, order::release);
-  // May allocate, through this very cache. If it fails, the thread's end goes unnoticed, and what it caches is lost.
+  // May allocate, through this very cache. If it fails, the thread ends unnoticed, and what it caches is lost.
   os::at_thread_end(thread_cache_end, cache);
   return cache;
 }
 
 void thread_cache_end(void* value) {
   auto* cache = static_cast<ThreadCache*>(value);
-  // After a thread has left by the raw system call, glibc hands its specific values on to the next thread on its stack,
-  // which may make no call of malloc or free. The cache may serve another thread by then.
+  // After a thread has left by the raw system call, glibc passes its specific values on to the next thread on that
+  // stack, which may never call malloc or free. The cache may serve another thread by then.
   if (cache != thread_state.cache) return;
-  // First, so that what other destructors of this thread still allocate and free goes to the folios directly.
+  // First, so that later destructors of this thread allocate from and free to the folios.
   thread_state = {nullptr, Phase::kEnded};
   cache->cursors.store(nullptr, order::relaxed);  // relaxed: readers check what they read
   thread_cache_hand_on(*cache);
   thread_caches_put(*cache);
-  // The last but one thread, or the last; or the first thread, after which the process ends with the others.
+  // The housekeeper is to check whether it must leave: at most one thread is left, or the first thread ends, so that
+  // the process ends with the others.
   if (thread_count() <= 1 || os::in_first_thread()) housekeeper_ring();
 }
 
 unsigned thread_caches_find_gone(unsigned checks) {
   unsigned found = 0;
-  // [check] acquire: one at a time, so that an odd address is one's own; pairs with the store below. A thread that
-  // stops here for ever leaves these caches to nobody. unseen: in the explorer's memory nothing comes before an
-  // exchange, or after a store, that is not there in the program
+  // [check] acquire: one search at a time, so that an odd address is the caller's; pairs with the store below. If a
+  // thread stops here for ever, nobody finds such caches any more. unseen: in the explorer's memory nothing comes
+  // before an exchange, or after a store, that does not in the program
   if (checking.load(order::relaxed) || checking.exchange(true, order::acquire)) return 0;  // relaxed: a glance first
   ThreadCache* c = next_check.get();  // any cache will do, and they stay
   for (; checks != 0; --checks) {
@@ -200,7 +201,7 @@ unsigned thread_caches_find_gone(unsigned checks) {
     c = c->next_all;
   }
   next_check.set(c);
-  // [check] release: pairs with the exchange above. unseen: as there
+  // [check] release: pairs with the exchange above. unseen: as at that exchange
   checking.store(false, order::release);
   return found;
 }
@@ -213,7 +214,7 @@ ThreadCache* thread_caches_first() {
 
 namespace {
 
-// Objects in the magazine that a cursor leads into, while its thread goes on.
+// An estimate of the objects in the magazine that a cursor leads into, as its thread goes on.
 uint64_t objects_at(const Slot* cursor) {
   if (!plausible(cursor)) return 0;
   const unsigned at = reinterpret_cast<uintptr_t>(cursor) % kMagazineBytes / sizeof(Slot),
@@ -225,8 +226,8 @@ uint64_t objects_at(const Slot* cursor) {
 
 namespace {
 
-// The cursors of some threads, copied by one system call, or a few where some cannot be read. Little, as it lies on
-// stacks that may be small.
+// Copies of some threads' cursors, by one system call, and another for each thread that cannot be read. Only a few, as
+// they lie on a stack that may be small.
 class SomeCursors {
  public:
   explicit SomeCursors(uint64_t (&objects)[kBins]) : objects_(objects) {}
@@ -263,7 +264,7 @@ class SomeCursors {
       for (; from < end; ++from) {
         if (copies_[from].owner == caches_[from]) count(copies_[from].cursor);
       }
-      ++from;  // one that could not be read, if any
+      ++from;  // skips one that could not be read, if any
     }
     n_ = 0;
   }

@@ -1,4 +1,4 @@
-// What one thread's magazine in use holds. For tests, which alone link it.
+// Counts the objects in one thread's magazine in use. Only tests link it.
 #include "cache/thread_caches.h"
 
 #include "os/os.h"
@@ -6,7 +6,8 @@
 namespace folio {
 
 uint64_t thread_cache_objects(const ThreadCache* cache, BinId bin) {
-  // Relaxed: what is read there counts only if the owner is right. The odd bit says that its thread is looked for.
+  // Relaxed: what is read there counts only if its owner is this cache. The lowest bit is the mark of a search for the
+  // cache's thread.
   const auto word = reinterpret_cast<uintptr_t>(cache->cursors.load(order::relaxed));
   const auto* const cursors = reinterpret_cast<const ThreadCursors*>(word & ~uintptr_t{1});
   if (cursors == nullptr) return 0;

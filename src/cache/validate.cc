@@ -19,7 +19,7 @@ typedef int32_t Flags __attribute__((vector_size(16)));
 // [Granlund and Montgomery, Division by Invariant Integers using Multiplication, PLDI 1994, §9]
 struct Divider {
   uint32_t inverse;  // of the size's odd part, modulo 2^32
-  uint32_t colour;   // which bits of (address >> 9) are the first object's offset in its chunk
+  uint32_t colour;   // the bits of (address >> 9) that are the first object's offset in its chunk
   uint32_t low;      // bits that are 0 in an object's product
   uint32_t above;    // bits that are 0 there too, also after `slack` is added
   uint32_t slack;    // from what follows the last object to the power of two above
@@ -51,10 +51,10 @@ FOLIO_INLINE Low product_of(Low low, const Divider& divider, uint32_t colours) {
   return ((low & static_cast<uint32_t>(kChunkBytes - 1)) - ((low >> kColourShift) & colours)) * divider.inverse;
 }
 
-// Checks the low half of each address by the divider, and compares it with the next but one. True if some may be wrong:
-// repair() then checks whole addresses. Rejected: to find all duplicates each time, by a table of hashes, and the wrong
-// addresses by descriptors: it took 20 % of a producer/consumer pair's throughput. All duplicates are searched for now
-// and then, and found when the magazine is drained.
+// Checks the low half of each address by the divider, and compares it with the last but one. True if some may be wrong:
+// then repair() checks whole addresses. Rejected: to find all duplicates each time, by a table of hashes, and wrong
+// addresses by descriptors: it took 20 % of a producer/consumer pair's throughput. Other duplicates are found by
+// holds_twice now and then, or when the magazine is drained.
 bool fails_check(BinId bin, const Slot* at, unsigned count) {
   const Divider divider = kDividers.of[index(bin)];
   const uint32_t colours = divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1);
@@ -66,7 +66,7 @@ bool fails_check(BinId bin, const Slot* at, unsigned count) {
     __builtin_memcpy(&first, at + i, sizeof first);
     __builtin_memcpy(&second, at + i + 2, sizeof second);
     const Halves low = __builtin_shufflevector(first, second, 0, 2, 4, 6);
-    // Two behind the two before, two behind these.
+    // Halves i to i + 3 against i - 2 to i + 1.
     twice |= low == __builtin_shufflevector(last_low, low, 2, 3, 4, 5);
     last_low = low;
     const Halves products = product_of(low, divider, colours);
@@ -85,7 +85,7 @@ bool fails_check(BinId bin, const Slot* at, unsigned count) {
   return wrong || (all & (divider.low | divider.above)) != 0 || (all_above & divider.above) != 0;
 }
 
-// Whether an object is there twice; one in twenty-five may be missed, where another with the same hash came in between.
+// Whether an object is there twice; misses about one in 25, if another with the same hash came in between.
 bool holds_twice(const Slot* at, unsigned count) {
   constexpr unsigned kHashBits = 10;
   uint8_t place[1u << kHashBits] = {};  // of the last object with the hash, counted from 1
@@ -98,7 +98,7 @@ bool holds_twice(const Slot* at, unsigned count) {
   return twice;
 }
 
-// Reports what is wrong in a magazine and takes it out: the top object takes its slot.
+// Reports what is wrong in a magazine, and moves the top object into its slot.
 FOLIO_COLD void repair(BinId bin, Magazine* magazine, const char* function) {
   for (unsigned i = 0; i < magazine->bottom(); ++i) {
     if (magazine->slot(i) < magazine->top()) continue;
@@ -129,13 +129,14 @@ void validate(BinId bin, Magazine* magazine, bool thorough, const char* function
 namespace {
 
 constexpr uint32_t kOrderedMost = 512;
-constexpr uintptr_t kFar = kPageBytesLeast;            // of neighbours in a magazine
-constexpr uintptr_t kWideSpan = uintptr_t{256} << 10;  // of all: what is nearer stays in a level-2 cache anyhow
+constexpr uintptr_t kFar = kPageBytesLeast;            // between neighbours in a magazine
+constexpr uintptr_t kWideSpan = uintptr_t{256} << 10;  // from the lowest to the highest: less fits into a level-2 cache
 
 constexpr uint64_t kPinnedMost = uint64_t{1} << 20;
-constexpr unsigned kPairsLeast = 16;  // to judge a list by: those of a full magazine, nearly
+constexpr unsigned kPairsLeast = 16;  // to judge a list by: nearly those of a full magazine
 
-// Compares some pairs of neighbours, 3 and 4 apart by turns so that groups of 2 to 6 show: 2 instructions an object.
+// Compares some pairs of neighbours, by turns 3 and 4 slots apart so that groups of 2 to 6 objects show. Takes 2
+// instructions an object.
 struct Spread {
   unsigned far = 0, checked = 0;
   uintptr_t least = ~uintptr_t{0}, most = 0;
@@ -154,7 +155,7 @@ struct Spread {
 
 }  // namespace
 
-// Rejected in place of the least span of the magazine:
+// Rejected in place of kWideSpan:
 //   - a least number of chunks of the bin: a list in a heap of less than 2 MiB still took 7 times a fresh one's time;
 //   - no bound at all: servers of small heaps (Larson's, 2 and 16 threads) lost 3 to 4 %.
 bool scattered(BinId bin, Magazine* magazine) {

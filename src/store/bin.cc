@@ -23,7 +23,7 @@ namespace folio {
 
 namespace {
 
-// *why, where it has room that cannot be used: it is not committed.
+// *why changes if the folio has free objects that cannot be used: not committed, or not resident near a limit.
 unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** objects, unsigned want, bool* zero,
                          Commit* why) {
   Word& word = d.occupancy(folio);
@@ -34,10 +34,10 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** 
     lower_folio(d, folio, peeked);
     return 0;
   }
-  // What a purge has left of it first; of objects of a page and more, that was looked for before.
+  // Of a purged folio, resident objects first. (Of objects of a page and more take_resident has tried these.)
   const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(d.info());
   uint64_t there = purged ? resident_objects(d, folio, free) : 0;
-  // At a limit, only what is there.
+  // Near a limit, resident objects only.
   const bool tight = !has_room(want * size_t{d.info().size} + os::page_bytes());
   if (tight) there = resident_objects(d, folio, free);
   if (tight && there == 0) {
@@ -63,11 +63,11 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** 
   return count;
 }
 
-// *why, where what is left of that fullness cannot be used.
+// *why: as in take_from_folio, which then ends the search.
 unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero, Commit* why) {
   unsigned got = 0;
   for (int folio = 0; got < want && *why == Commit::kDone;) {
-    // On from there: those before were taken, or lowered, or are raised again for who comes next.
+    // From the last folio on: those below are used up, or were raised again since, for the next call.
     folio = find_folio(d, fullness, static_cast<unsigned>(folio));
     if (folio < 0) {
       lower_chunk(d, fullness);
@@ -79,13 +79,13 @@ unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsig
   return got;
 }
 
-// Lowers the dirty hint of a chunk in which nothing dirty was found, unless there is something by now.
+// Lowers a chunk's dirty hint, and raises it again if a page is dirty.
 void repair_dirty(Descriptor& d) {
   lower_chunk(d, kDirty);
   if (any_dirty(d)) raise_chunk(d, kDirty);
 }
 
-// Takes free objects of a page and more, all of whose pages are there.
+// Takes free objects whose pages are all resident.
 unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
   const ChunkPages chunk(d);
   unsigned got = 0;
@@ -97,7 +97,7 @@ unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
       dirty |= d.dirty(w).load(order::relaxed) & mask;  // relaxed: a guess, the fetch_or decides
     });
     if (dirty == 0) continue;
-    const uint64_t free = d.valid(folio) & ~d.occupancy(folio).load(order::relaxed);  // relaxed: as above
+    const uint64_t free = d.valid(folio) & ~d.occupancy(folio).load(order::relaxed);  // relaxed: set_bits decides
     const uint64_t choice = lowest_bits(resident_objects(d, folio, free), want - got);
     if (choice == 0) continue;
     const uint64_t mine = choice & ~set_bits(d, folio, choice);
@@ -109,11 +109,11 @@ unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
   return got;
 }
 
-// Objects of a page and more: those whose pages are there, before any that would have to be touched anew. Whichever
-// they are, their pages go one by one, so the order by fullness would gain nothing. The folios' own hints may be stale
-// then. (Without it super server takes 1.36 (1.20 to 1.66) of the memory.)
+// Of objects of a page and more, takes resident ones before any that would fault. The order by fullness, which it
+// ignores, would gain nothing: these are purged one by one, in whatever folio. Leaves folios' hints stale. (Without it
+// super server takes 1.36 (1.20 to 1.66) times the memory.)
 unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
-  constexpr unsigned kInVainMost = 4;  // what is dirty may be parts of objects only
+  constexpr unsigned kInVainMost = 4;  // chunks whose dirty pages are all parts of objects
   unsigned got = 0, in_vain = 0;
   for (HintBlock* block = blocks; block != nullptr; block = block->next) {
     for (unsigned slot = 0; slot < kWindowChunks;) {
@@ -132,7 +132,7 @@ unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
 
 HintBlock* block_for(Store& store, BinId bin, Window* window) {
   Atomic<HintBlock*>& head = store.of(bin).blocks;
-  // [blocks] acquire: sees the blocks' windows; pairs with the compare_exchange below.
+  // [blocks] acquire: sees the blocks' headers; pairs with the compare_exchange below.
   HintBlock* first = head.load(order::acquire);
   for (HintBlock* block = first; block != nullptr; block = block->next) {
     if (block->window == window) return block;
@@ -144,24 +144,23 @@ HintBlock* block_for(Store& store, BinId bin, Window* window) {
   block->bin = bin;
   do {
     block->next = first;
-    // [blocks] release: publishes window and next; pairs with the loads of `blocks`. Two threads may each add a block
-    // for one window: every descriptor names its own, so both are used.
+    // [blocks] release: publishes the header; pairs with the loads of `blocks`. Two threads may each add a block for
+    // one window: every descriptor names its own, so both are used.
   } while (!head.compare_exchange(first, block, order::release));
   return block;
 }
 
-// Of a chunk of a bin with many of them, which are full, all is committed at once: what is not used of it is a quarter
-// of what the bin has at most, and its mapping merges with its neighbours'. If it is of small objects, it also comes as
-// a huge page when it is first touched: fewer faults, and fewer misses of the TLB. Not for objects of a page and more,
-// whose pages go one by one.
+// For a new chunk of a bin that has several full ones. Commits all of it: at most a quarter more than the bin uses, and
+// the mapping merges with its neighbours'. A chunk of objects below a page also becomes a huge page at the first take:
+// fewer faults and TLB misses. (Pages of larger objects are purged one by one.)
 void make_whole(Descriptor& d) {
   if (commit_chunk(d) != Commit::kDone) return;
   if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
   d.set_backing(Backing::kHugeWanted);
 }
 
-// All that a chunk needs, its header written. Null if there is no memory. What was made then serves the next one: the
-// descriptor comes last. *renewed: all its objects are taken.
+// Makes all that a chunk needs, and writes its header. Null if there is no memory: what was made serves the next
+// attempt, as the descriptor comes last. *renewed: the descriptor is a retired one, whose objects are all taken.
 Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
   if (!chunk_table_open(chunk, kChunkBytes)) return nullptr;
   Window* window = window_make(chunk);
@@ -179,8 +178,8 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
   return d;
 }
 
-// A new chunk, published: from its hint on, everybody may take from it. A thread that stops before that loses the
-// chunk's address space and nothing else.
+// Opens a chunk. Its hint publishes it: a thread that stops for ever before raise_new_chunk loses the chunk's address
+// space and nothing else.
 bool open_chunk(Store& store, BinId bin) {
   constexpr unsigned kMany = 4;
   const bool many = store.of(bin).chunks.get() >= kMany;
@@ -195,7 +194,7 @@ bool open_chunk(Store& store, BinId bin) {
   d->set_backing(Backing::kSmall, forks.get());
   if (many) make_whole(*d);
   const unsigned slot = window_slot(chunk);
-  // Relaxed: an index. Before the entry, so that nobody who stops here hides a chunk.
+  // Relaxed: an index. Before the entry, so that a thread that stops in between hides no chunk from walks.
   d->block->opened[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::relaxed);
   set_chunk(d->block->window, chunk, d, watch_wanted(store, bin) ? kCodeWatched + index(bin) : index(bin));
   store.of(bin).chunks.add(1);
@@ -203,7 +202,7 @@ bool open_chunk(Store& store, BinId bin) {
   if (renewed) {
     PageChange change;
     release_objects(*d, {0, d->info().objects}, change);
-    raise_chunk(*d, kPartlyFull);  // folios of the one before may have left theirs, and who sees one set raises no more
+    raise_chunk(*d, kPartlyFull);  // a folio's hint left from before would keep clear_bits from raising the chunk's
   }
   raise_new_chunk(*d);
   return true;
@@ -237,8 +236,8 @@ unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, un
 
 namespace {
 
-// Two of the bin's chunks, the next ones each time, get their hints right (see hints.h): two, so that the turn comes
-// round while the bin grows by one chunk for each call.
+// Repairs the hints (hints.h) of the bin's next two chunks: two per call, so that the walk gets round although the bin
+// grows by a chunk per call.
 void repair_next_chunks(Store& store, BinId bin) {
   constexpr unsigned kAtOnce = 2;
   Bin& b = store.of(bin);
@@ -252,7 +251,7 @@ void repair_next_chunks(Store& store, BinId bin) {
     if (Descriptor* const d = next_chunk(&block, &slot)) repair_chunk(*d);
   }
   b.repair_block.store(block, order::release);  // [blocks] release: passes on what the load of `blocks` saw
-  b.repair_slot.store(slot, order::relaxed);    // relaxed: as above
+  b.repair_slot.store(slot, order::relaxed);    // relaxed: any chunk will do
 }
 
 }  // namespace
@@ -262,18 +261,18 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
     bool refused = false;
     unsigned got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
     if (got != 0) return got;
-    // Stale hints that this look corrected, and those repaired here, may show room.
+    // The search lowered stale hints and raised right ones, and this repairs others: they may show room.
     repair_next_chunks(store, bin);
     got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
     if (got != 0) return got;
-    // Where what is there cannot be used, another chunk could not be either.
+    // If memory is refused for free objects, it would be for a new chunk's too.
     if (refused || !open_chunk(store, bin)) return 0;
   }
 }
 
 namespace {
 
-// What is the same for all that is given at once.
+// What all gives of one call share.
 struct Giving {
   const BinInfo& info;
   const FreeRun page;
@@ -301,7 +300,7 @@ FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const void* object) {
   return d != nullptr && d->bin == bin && d->sealed() ? d : nullptr;
 }
 
-// The number of the object that starts at `address`, or info.objects, where none does.
+// The number of the object that starts at `address`, or info.objects if none does.
 FOLIO_INLINE unsigned start_number(const BinInfo& info, const char* first, const char* address) {
   const size_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(first);
   const uint64_t number = (offset * info.multiplier) >> kDivisionShift;
@@ -312,14 +311,14 @@ FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* fun
   report_not_start(function, address, place_of(address), bin);
 }
 
-// Objects that are given, by folios: those of one go back by one instruction. A folio is found again by a table of what
-// was seen last at its place: two that share one cost an instruction more, now and then. (A search through the folios
-// found so far took 400 instructions an object where they were freed in random order; a hash table with chains 80.)
+// Objects to give, gathered by folio: one fetch_and each. `number_at` is a direct-mapped table of folios; one that
+// another has displaced is entered anew, which costs a second fetch_and. (Rejected, by instructions an object in random
+// order: a search through the folios so far, 400; a hash table with chains, 80.)
 struct Gathered {
   static constexpr unsigned kMost = kMagazineObjects, kPlaces = 128;
   static_assert(kMost < 256);
-  Word* word[kMost + 1];      // from 1 on; 0 is none's
-  uint64_t mask[kMost + 1];   // objects of it
+  Word* word[kMost + 1];      // from 1 on; 0 stands for none
+  uint64_t mask[kMost + 1];   // the folio's objects to give
   uint16_t place[kMost + 1];  // of the word in its descriptor
   uint8_t number_at[kPlaces] = {};
   unsigned n = 0;
@@ -338,7 +337,7 @@ struct Gathered {
     }
   }
 
-  // The folio comes into the cache meanwhile.
+  // The mask of the folio with this word. Prefetches a new folio's, for give_to.
   FOLIO_INLINE uint64_t& mask_of(Word* its, unsigned its_place) {
     uint8_t& at = number_at[reinterpret_cast<uintptr_t>(its) / sizeof(Word) % kPlaces];
     unsigned number = at;
@@ -354,8 +353,8 @@ struct Gathered {
   }
 };
 
-// Gathers objects of one chunk as long as they follow each other: they need no search for it. Returns the first one
-// that is not: `at` itself where no object of the chunk starts there.
+// Gathers the leading objects that lie in one chunk: they share the search for its descriptor. Returns where it stops,
+// at the first address where no object of that chunk starts; that may be `at` itself.
 FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descriptor* d, void* const* at,
                                  void* const* end, const char* function) {
   const char* const first = d->first;
@@ -379,8 +378,8 @@ FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descri
   return at;
 }
 
-// The descriptors of the chunks seen last: in random order the next object is in another chunk, and to find its
-// descriptor takes 35 instructions.
+// A direct-mapped cache of descriptors: in random order each object is in another chunk than the one before, and to
+// find a descriptor takes 35 instructions.
 struct SeenChunks {
   static constexpr unsigned kPlaces = 8;
   const char* chunk[kPlaces] = {};
@@ -404,8 +403,8 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
   give_lists(bin, &list, 1, function);
 }
 
-// So many folios that the next list, or the next two, fit in where a heap is small; the stack frame is 18 bytes for
-// each. (As many as there are objects: 4.9 KiB of stack, on which a signal handler's 8 KiB run out.)
+// Gathered has room for kMagazineObjects folios, 18 bytes of stack each; in a small heap two or three lists share them.
+// (Rejected: room for a folio per object, for which the frame took 4.9 KiB: a signal handler's 8 KiB ran out.)
 void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
   Giving giving(bin, function);
   const BinInfo& info = giving.info;

@@ -32,7 +32,7 @@ bool check_pages(Descriptor& d) {
   for (unsigned page = pages.first; page < pages.end; ++page) {
     // relaxed: nothing is in flight
     const bool resident = (d.resident(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;
-    const bool dirty = (d.dirty(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;  // relaxed: as above
+    const bool dirty = (d.dirty(page / 64).load(order::relaxed) >> page % 64 & 1) != 0;  // relaxed: nothing's in flight
     if (dirty != (resident && is_free(d, page))) return false;
   }
   return true;

@@ -1,11 +1,11 @@
-// The invariants of descriptor.h and hints.h, looked at from outside. Only tests link it.
+// Checks the invariants of descriptor.h and hints.h. Only tests link it.
 #pragma once
 
 #include "store/store.h"
 
 namespace folio {
 
-// Validity check, with nothing in flight: true if every invariant of descriptor.h and hints.h holds.
+// True if every invariant holds for the bin's chunks. Nothing may be in flight.
 bool check_bin(Store& store, BinId bin);
 
 }  // namespace folio

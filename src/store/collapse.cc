@@ -15,11 +15,11 @@ constinit Hint<uint8_t> forks{0};
 
 namespace {
 
-constexpr unsigned kChecksMost = 4096;   // chunks a call: at most a cache miss or two each
-constexpr unsigned kChunksMost = 16;     // collapsed a call, about 0.3 ms each
-constexpr uint64_t kEveryMs = 500;       // calls that do something
-constexpr unsigned kPauseMostShift = 7;  // after so many in vain in a row, of kEveryMs
-constexpr unsigned kSpareShift = 5;      // a dense chunk has at most that share of its pages free, or not there
+constexpr unsigned kChecksMost = 4096;   // chunks visited per call, at most a cache miss or two each
+constexpr unsigned kChunksMost = 16;     // collapsed per call, about 0.3 ms each
+constexpr uint64_t kEveryMs = 500;       // between two calls that do something
+constexpr unsigned kPauseMostShift = 7;  // the pause after refusals: at most kEveryMs << 7
+constexpr unsigned kSpareShift = 5;      // a dense chunk has at most 1 / 2^5 of its pages free or absent
 
 bool at_start(const CollapsePlace& place) { return place.bin_before == 0 && place.block == nullptr && place.slot == 0; }
 
@@ -34,7 +34,7 @@ Descriptor* next(Store& store) {
 
 }  // namespace
 
-// Only chunks of objects below a page can be dense, as only these are made huge: larger objects are purged one by one.
+// Only chunks of objects below a page are made huge, as larger objects are purged one by one.
 bool is_dense(Descriptor& d) {
   if (d.backing() == Backing::kHuge || has_pages_of_its_own(d.info())) return false;
   const uint8_t now = forks.get();
@@ -42,7 +42,7 @@ bool is_dense(Descriptor& d) {
   const Pages pages = ChunkPages(d).in_use();
   unsigned spare = 0;
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
-    // Relaxed, both: an estimate.
+    // Relaxed: an estimate.
     spare += popcount(mask & (~d.resident(w).load(order::relaxed) | d.dirty(w).load(order::relaxed)));
   });
   return spare <= pages.count() >> kSpareShift;
@@ -57,7 +57,7 @@ bool collapse_chunk(Descriptor& d) {
 
 namespace {
 
-// Whether the chunk was dense at the last visit and is now. If it is now for the first time, notes so.
+// Whether the chunk was dense at the last visit and is dense now. Notes the present state for the next visit.
 bool has_stayed_dense(CollapsePlace& place, Descriptor& d) {
   const bool was = d.backing() == Backing::kDense;
   if (!is_dense(d)) {
@@ -71,7 +71,7 @@ bool has_stayed_dense(CollapsePlace& place, Descriptor& d) {
   return was;
 }
 
-// The system's setting, or the lack of huge pages, may last: the pause until the next try doubles each time.
+// Doubles the pause until the next try: the system's setting, or its lack of huge pages, may last.
 bool wait_longer(CollapsePlace& place, uint64_t now) {
   place.not_before = now + (kEveryMs << place.in_vain);
   if (place.in_vain < kPauseMostShift) ++place.in_vain;

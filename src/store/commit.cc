@@ -1,4 +1,4 @@
-// Commits a chunk in steps, one thread at a time. The word holds how much is committed, and a busy bit.
+// Commits a chunk in steps, one thread at a time. Descriptor::committed: | busy : 1 | committed, in 4 KiB : 15 |
 #include "store/commit.h"
 
 #include "os/os.h"
@@ -12,11 +12,11 @@ constexpr size_t kStepLeast = size_t{64} << 10;
 
 size_t bytes_in(uint16_t word) { return size_t{word & ~unsigned{kBusyMark}} * kPageBytesLeast; }
 
-// From the chunk's start on, though the first object lies behind it: so each step's mapping merges with the one before,
+// The first step includes the unused pages before the first object. So each step's mapping merges with the one before,
 // and the chunk is one mapping, which a huge page needs. (Mappings whose pages were touched before never merge.)
 bool commit_range(Descriptor& d, size_t from, size_t to) { return os::commit(d.chunk() + from, to - from); }
 
-// Where a step that must reach `end` ends: it doubles what is committed, so that there are few steps.
+// Where a step that must reach `end` ends: it doubles what is committed, so a chunk takes few steps.
 size_t step_to(const Descriptor& d, size_t have, size_t end) {
   const auto first = static_cast<size_t>(d.first - d.chunk());
   const size_t from = have == 0 ? first : have, step = from - first < kStepLeast ? kStepLeast : from - first;
@@ -32,15 +32,15 @@ size_t committed_bytes(const Descriptor& d) { return bytes_in(d.committed.load(o
 Commit commit_to(Descriptor& d, size_t end) {
   uint16_t word;
   do {
-    word = d.committed.load(order::acquire);  // [commit] acquire: as in committed_bytes
+    word = d.committed.load(order::acquire);  // [commit] acquire: the last step's pages; pairs with the store below
     if (end <= bytes_in(word)) return Commit::kDone;
     if ((word & kBusyMark) != 0) return Commit::kBusy;
-    // Relaxed: the load came after the step before. unseen: as in close_commit, a step would be committed twice
+    // Relaxed: the load has acquired the step before. unseen: as a store it would commit a step twice (close_commit)
   } while (!d.committed.compare_exchange(word, word | kBusyMark, order::relaxed));
   const size_t have = bytes_in(word);
   size_t now = step_to(d, have, end);
   if (!commit_range(d, have, now)) now = commit_range(d, have, end) ? end : have;
-  // [commit] release: who sees it may write there; pairs with the loads above and in committed_bytes.
+  // [commit] release: whoever sees this may write there; pairs with the loads above and in committed_bytes.
   d.committed.store(static_cast<uint16_t>(now / kPageBytesLeast), order::release);
   return now >= end ? Commit::kDone : Commit::kRefused;
 }
@@ -48,14 +48,13 @@ Commit commit_to(Descriptor& d, size_t end) {
 bool close_commit(Descriptor& d) {
   uint16_t word = d.committed.load(order::relaxed);  // relaxed: compare_exchange decides
   if ((word & kBusyMark) != 0) return false;
-  // Relaxed: who closes does not use what is committed. What others did there comes by the objects, which are claimed.
-  // unseen: as a store, what is committed at that moment would be committed once more. That undoes a program's own
-  // mprotect, and nothing else.
+  // Relaxed: the caller does not touch committed pages; what others did there comes with the objects that it claims.
+  // unseen: a store would have a concurrent step's pages committed twice, which only undoes a program's own mprotect
   return d.committed.compare_exchange(word, word | kBusyMark, order::relaxed);
 }
 
 void open_commit(Descriptor& d) {
-  // Relaxed: it goes on with the release sequence of commit_to's store.
+  // Relaxed: a read-modify-write, so it continues the release sequence of commit_to's store.
   d.committed.fetch_and(static_cast<uint16_t>(~kBusyMark), order::relaxed);
 }
 

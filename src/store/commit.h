@@ -1,9 +1,9 @@
-// How much of a chunk is committed: all pages below some page. The committed part grows in steps, before objects beyond
-// it are taken; the rest is only reserved, which costs nothing.
+// Commit: a chunk is committed from its start up to some page. That part grows in steps, before objects beyond it are
+// taken; the rest is only reserved, which costs nothing.
 //
 // No page is committed twice, as that would undo a protection that the program has given its objects' pages. So one
-// thread at a time takes a step, and marks the word as busy meanwhile. Nobody waits for it: others use the committed
-// part, or look elsewhere. A thread that stops in a step for ever makes the uncommitted rest unusable, nothing else.
+// thread at a time takes a step, and marks the word `committed` as busy meanwhile. Nobody waits for it: others use the
+// committed part, or look elsewhere. A thread that stops in a step for ever makes the rest unusable, nothing else.
 #pragma once
 
 #include <stddef.h>
@@ -15,14 +15,13 @@ namespace folio {
 
 enum class Commit { kDone, kBusy, kRefused };
 
-// Commits these free objects of a folio. Returns which can be used: all, or, where *result is not kDone, those in the
-// committed part.
+// Commits free objects of a folio. Returns those that can be used: all of `choice`, or, if *result is not kDone, those
+// in the committed part.
 uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice, Commit* result);
 
-// Commits the chunk up to `end`, in bytes from its start, a whole page.
+// Commits the chunk up to `end`: bytes from its start, a multiple of the page size.
 Commit commit_to(Descriptor& d, size_t end);
 
-// Commits the whole chunk.
 Commit commit_chunk(Descriptor& d);
 
 // Forbids further steps until open_commit. False if a thread is in a step.

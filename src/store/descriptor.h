@@ -4,19 +4,19 @@
 //
 //   64-bit words       f = folios of the chunk       n = ceil(f / 64)       8: a bit for each page of 4 KiB
 //
-// Zero-filled it is a valid, entirely free chunk with no page committed or resident, so opening one writes only the
-// header.
+// A zero-filled descriptor is a valid, wholly free chunk with no page committed or resident, so opening a chunk writes
+// only the header.
 //
 //   occupancy[i]   bit j: object 64 i + j is taken (by the program or a cache). The truth; everything else is a hint.
 //   nearly, partly bit i: folio i may be nearly or partly full.
-//   not empty      the other way round: bit i clear: folio i may be empty.
-//   resident       which pages may be there; the others read as zero.
+//   not empty      inverted: bit i clear: folio i may be empty.
+//   resident       which pages may be resident; the others read as zero.
 //   dirty          resident pages that no taken object touches (residency.h). Exact with nothing in flight.
-//   aged           which of these were dirty at the last tick.
+//   aged           which dirty pages were dirty at the last tick.
 //
-// Who may touch it: the header is written once, before the chunk is published. But `committed` grows, the backing is a
-// hint, and `retired` is written by the thread that retires the chunk. Words are changed by anybody, by single atomic
-// instructions, under the protocols of bin.h and purge.h.
+// Who may touch it: the header is written once, before the chunk is published; except `committed` (commit.h), the
+// backing, a hint, and `retired`, which the thread that retires the chunk writes. Anybody changes words, by single
+// atomic instructions, under the protocols of bin.h, residency.h and purge.h.
 //
 // Invariants (check_bin). No bit outside the valid ones is set in occupancy. With nothing in flight:
 //   - a folio that has room has its hint raised in its class, and so has its chunk;
@@ -44,18 +44,17 @@ inline uint64_t valid_in(const BinInfo& info, unsigned folio) {
   return folio + 1u == info.folios ? info.last_valid : ~uint64_t{0};
 }
 
-// What a chunk's pages are. A chunk is made huge when it is touched and none of its pages is resident.
+// What backs a chunk. kHugeWanted and kHugePurged become kHuge at a take when no page is resident; kDense by collapse.
 enum class Backing : uint8_t {
   kSmall,
-  kSmallPurged,  // small; some have been purged, at some time
+  kSmallPurged,  // small pages; some may have been purged
   kHugeWanted,   // to be made huge
-  kHugePurged,   // was huge, has been purged, and is to be made huge again; resident pages are small
+  kHugePurged,   // purged, and to be made huge again; resident pages are small
   kHuge,         // all pages came at once, and should be purged at once
-  kDense,        // small, nearly all in use at the last visit (collapse.h)
+  kDense,        // small pages, nearly all in use at the last visit (collapse.h)
 };
 
-// Forks of this process and of those that it is a child of, up to kForksMost: a chunk opened before one may share
-// pages.
+// Forks of this process and its ancestors, counted up to kForksMost. A chunk older than the last one may share pages.
 inline constexpr uint8_t kForksMost = 31;
 extern Hint<uint8_t> forks;
 
@@ -64,10 +63,10 @@ struct Descriptor {
   HintBlock* block;  // holds the chunk's own hints
   BinId bin;
   Atomic<uint8_t> backing_word;  // | forks before it was opened : 5 | backing : 3 |
-  // How far into the chunk, in kPageBytesLeast, objects can be used; what follows is address space only.
+  // How far the chunk is committed, in kPageBytesLeast from its start, and a busy bit (commit.cc).
   Atomic<uint16_t> committed;
   uint32_t seal;        // of first and bin; a descriptor whose seal is broken was overwritten
-  Descriptor* retired;  // the next one of its list, while its chunk is (retire.h)
+  Descriptor* retired;  // the next one of its list, while the chunk is retired (retire.h)
 
   static size_t bytes_for(BinId bin);
   static uint32_t seal_for(const char* first, BinId bin) {
@@ -77,11 +76,10 @@ struct Descriptor {
 
   char* chunk() const { return chunk_start(first); }
 
-  // Relaxed, all: a hint.
-  uint8_t forks_before() const { return backing_word.load(order::relaxed) >> 3; }                  // relaxed: see above
-  Backing backing() const { return static_cast<Backing>(backing_word.load(order::relaxed) & 7); }  // relaxed: see above
+  uint8_t forks_before() const { return backing_word.load(order::relaxed) >> 3; }                  // relaxed: a hint
+  Backing backing() const { return static_cast<Backing>(backing_word.load(order::relaxed) & 7); }  // relaxed: a hint
   void set_backing(Backing b, uint8_t forks_before) {
-    // relaxed: see above
+    // relaxed: a hint
     backing_word.store(static_cast<uint8_t>(forks_before << 3 | static_cast<unsigned>(b)), order::relaxed);
   }
   void set_backing(Backing b) { set_backing(b, forks_before()); }
@@ -99,7 +97,7 @@ struct Descriptor {
   Word& occupancy(unsigned folio) { return occupancy(info(), folio); }
   Word& occupancy(const BinInfo& info, unsigned folio) { return words()[info.words_before_occupancy + folio]; }
 
-  // The descriptor that has the word at that place of its words().
+  // The descriptor whose words()[place] is *word.
   static Descriptor& of_word(Word* word, unsigned place) { return *(reinterpret_cast<Descriptor*>(word - place) - 1); }
 
   uint64_t valid(unsigned folio) const { return valid_in(info(), folio); }
@@ -112,13 +110,13 @@ inline size_t Descriptor::bytes_for(BinId bin) {
   return sizeof(Descriptor) + (size_t{info.words_before_occupancy} + info.folios) * sizeof(Word);
 }
 
-// Objects of a page and more: each of them has pages that no other one touches.
+// Objects of 4 KiB and more: so few touch a page that pages come and go with single objects, not with folios.
 inline bool has_pages_of_its_own(const BinInfo& info) { return info.size >= kPageBytesLeast; }
 
 inline char* object_at(const Descriptor& d, unsigned object) { return d.slot(object); }
 
-// The number in its chunk of the slot that holds `address`, which lies in the chunk. At least info.objects where that
-// is before the first object or behind the last.
+// The number of the slot that holds `address`, an address in the chunk. At least info.objects if that is before the
+// first object or behind the last.
 inline unsigned object_number(const BinInfo& info, const char* first, const void* address) {
   const uint64_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(first);
   if (offset >= kChunkBytes) return info.objects;
@@ -128,7 +126,7 @@ inline unsigned object_number(const Descriptor& d, const void* address) {
   return object_number(d.info(), d.first, address);
 }
 
-// Where the first object of a chunk of this bin lies: a whole number of pages into it, aligned as the bin promises.
+// Where the chunk's first object lies: behind the colour, whole pages by the chunk's number, aligned for the bin.
 inline char* first_object(char* chunk, const BinInfo& info) {
   const size_t alignment = size_t{1} << info.natural_shift, page = os::page_bytes();
   const size_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;

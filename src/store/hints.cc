@@ -7,7 +7,7 @@ namespace {
 
 // Sets the bit unless it is seen set.
 void raise_bit(Word& word, uint64_t bit) {
-  // [hint] seq_cst: the raiser's read, after its write below; pairs with lower_bit's write and its caller's look.
+  // [hint] seq_cst: the raiser's read, after its write to the level below; pairs with lower_bit and its caller's look.
   if ((word.load(order::seq_cst) & bit) == 0) word.fetch_or(bit, order::seq_cst);
 }
 
@@ -25,8 +25,8 @@ void raise_chunk(Descriptor& d, unsigned hint) {
 
 void raise_new_chunk(Descriptor& d) {
   const unsigned slot = window_slot(d.first);
-  // [hint] seq_cst: also where the bit is set, by a chunk that was there before: who lowers it sees this one then; and
-  // before the summary is read. unseen: that takes a third thread which has raised the summary just then
+  // [hint] seq_cst: a write even if a retired chunk's bit is set here, so that whoever lowers that sees this chunk's
+  // entry; and before the summary is read. unseen: that takes a third thread which has raised the summary just then
   d.block->chunks[kEmpty][slot / 64].fetch_or(uint64_t{1} << slot % 64, order::seq_cst);
   raise_bit(d.block->summary[kEmpty], uint64_t{1} << slot / 64);
 }
@@ -35,8 +35,8 @@ void lower_chunk(Descriptor& d, unsigned hint) {
   const unsigned slot = window_slot(d.first);
   lower_bit(d.block->chunks[hint][slot / 64], uint64_t{1} << slot % 64);
   if (hint != kDirty && find_folio(d, static_cast<Fullness>(hint)) >= 0) raise_chunk(d, hint);
-  // If the chunk has been retired meanwhile, the bit may belong to a new chunk at its place, which raised it before it
-  // was lowered here (then it is seen here) or after.
+  // If the chunk was retired meanwhile, the bit may be a new chunk's at its place, whose raise came before the bit was
+  // lowered here (then this look sees the chunk) or after.
   Descriptor* const now = chunk_in(*d.block, slot);
   if (now != nullptr && now != &d) raise_chunk(*now, hint);
 }
@@ -44,19 +44,19 @@ void lower_chunk(Descriptor& d, unsigned hint) {
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from) {
   unsigned first = from / 64;
   while (first < kWindowChunks / 64) {
-    // Relaxed: a hint that a search misses stays raised, and a lowered one gets a second look.
+    // Relaxed: a hint that this search misses stays raised, and one that it lowers gets a second look.
     const uint64_t words = block.summary[hint].load(order::relaxed) & ~low_mask(first);
     if (words == 0) return nullptr;
     const unsigned w = lowest_bit(words);
     Word& chunks = block.chunks[hint][w];
-    const uint64_t all = chunks.load(order::relaxed);  // relaxed: as above
+    const uint64_t all = chunks.load(order::relaxed);  // relaxed: as for the summary
     const uint64_t bits = w == from / 64 ? all & ~low_mask(from % 64) : all;
     if (bits != 0) {
       const unsigned slot = w * 64 + lowest_bit(bits);
       if (Descriptor* const d = chunk_in(block, slot)) return d;
       // The chunk has been retired, and may be another bin's by now.
       lower_bit(chunks, uint64_t{1} << slot % 64);
-      // The second look: raise_new_chunk came before, and its chunk is seen, or comes after.
+      // The second look: a raise_new_chunk came before, and its chunk is seen here, or comes after.
       if (Descriptor* const d = chunk_in(block, slot)) raise_chunk(*d, hint);
       from = slot + 1;
       first = from / 64;
@@ -76,7 +76,7 @@ void raise_folio(Descriptor& d, unsigned folio, Fullness fullness) {
   Word& word = d.hint(fullness, folio / 64);
   const uint64_t bit = uint64_t{1} << folio % 64;
   if (fullness == kEmpty) {
-    // [hint] seq_cst: as raise_bit, stored the other way round.
+    // [hint] seq_cst: raise_bit for an inverted hint; pairs with lower_folio.
     if ((word.load(order::seq_cst) & bit) != 0) word.fetch_and(~bit, order::seq_cst);
   } else {
     raise_bit(word, bit);
@@ -88,14 +88,14 @@ void lower_folio(Descriptor& d, unsigned folio, Fullness fullness) {
   Word& word = d.hint(fullness, folio / 64);
   const uint64_t bit = uint64_t{1} << folio % 64;
   if (fullness == kEmpty) {
-    word.fetch_or(bit, order::seq_cst);  // [hint] seq_cst: as lower_bit, stored the other way round
+    word.fetch_or(bit, order::seq_cst);  // [hint] seq_cst: lower_bit for an inverted hint; pairs with raise_folio
   } else {
     lower_bit(word, bit);
   }
   // [hint] seq_cst: the second look; pairs with the change of the word before raise_folio.
   const uint64_t occupancy = d.occupancy(folio).load(order::seq_cst);
-  // Raises the class that the word has now, not only the one that was lowered: so nothing stays hidden where a thread
-  // stopped between its change of the word and its raise.
+  // Raises the class that the word has now, also if that is another: a thread may have stopped between its change of
+  // the word and its raise.
   const Fullness now = fullness_of(occupancy, d.valid(folio));
   if (now != kFull) raise_folio(d, folio, now);
 }

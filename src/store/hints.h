@@ -1,19 +1,20 @@
-// Hints: where a bin looks for a folio. Three levels of bitmaps for each fullness class:
+// Hints: where a bin looks for a folio with room. Three levels of bitmaps for each fullness class:
 //
-//   folios of a chunk (in its descriptor)  ->  chunks of a window (HintBlock::chunks)  ->  words of that (summary)
+//   folios of a chunk (in its descriptor)  ->  chunks of a window (HintBlock::chunks)  ->  words of those (summary)
 //
 // A raised bit says "look here"; it may be stale, never lost:
 //
-//   raise: change what the bit is about; then, level by level from below, set the bit unless it is seen set.
-//   lower: clear the bit; then look again at what it is about, and set it again if there still is something.
+//   raise: change the level below; then, level by level from below, set the bit unless it is seen set.
+//   lower: clear the bit; then look at the level below again, and set the bit again if that asks for it.
 //
-// "Seen set" against "clear" is a store-load race on two words (Dekker's), so both sides are sequentially consistent:
-// the raiser writes the lower level and reads the bit, the lowerer writes the bit and reads the lower level; one of
-// them sees the other. Whoever finds a stale hint lowers it and raises the right one. A thread that stops for ever
-// while it lowers a chunk's or a summary bit may hide the chunk's folios of that class, or the 64 chunks of that bit,
-// until one of them is raised again; one that stops between the bits of two levels may hide the folio as long as its
-// own bit stays set, since whoever sees that raises no more. Before a bin opens another chunk it repairs two that it
-// has (repair_chunk), so nothing stays hidden.
+// Each side writes one word and then reads the other's (Dekker), so all four accesses are sequentially consistent: one
+// side sees the other. Whoever finds a stale hint lowers it and raises the right one.
+//
+// What a thread that stops for ever hides:
+//   - while it lowers a chunk's or a summary bit: the chunk's folios of that class, or the bit's 64 chunks, until one
+//     of them is raised again;
+//   - between two levels of a raise: the folio, as long as its own bit is set, as whoever sees that raises no more.
+// A bin that is about to open a chunk first repairs two that it has (repair_chunk), so nothing stays hidden.
 #pragma once
 
 #include <stdint.h>
@@ -23,10 +24,10 @@
 
 namespace folio {
 
-// In the order in which a bin looks: the fullest first.
+// In the order in which a bin looks, the fullest first.
 enum Fullness : unsigned { kNearlyFull = 0, kPartlyFull = 1, kEmpty = 2, kFull = 3 };
 
-// Nearly full: three quarters of its objects are taken.
+// Nearly full: at least three quarters of the objects are taken.
 inline bool is_nearly_full(unsigned room, uint64_t valid) {
   return 4 * room <= (valid == ~uint64_t{0} ? kFolioObjects : popcount(valid));
 }
@@ -36,8 +37,8 @@ inline Fullness fullness_of(uint64_t word, uint64_t valid) {
   return is_nearly_full(popcount(valid & ~word), valid) ? kNearlyFull : kPartlyFull;
 }
 
-// The class that a folio came into by losing bits; kFull where it is the one it was in. (As two calls of fullness_of it
-// was a third of what a free in random order cost.)
+// The class that a folio enters by a give, from word `before` to `left`; kFull if its class stays. (Two calls of
+// fullness_of in its place were a third of the cost of a free in random order.)
 inline Fullness class_entered(uint64_t before, uint64_t left, uint64_t valid) {
   if (left == before) return kFull;
   if (left == 0) return kEmpty;
@@ -47,26 +48,27 @@ inline Fullness class_entered(uint64_t before, uint64_t left, uint64_t valid) {
   return had == 0 ? kNearlyFull : kFull;
 }
 
-// Chunk-level hints of one bin for one window. `kDirty` chunks may have free resident pages (purge.h).
+// A fourth hint for chunks: some free page may be resident (purge.h).
 inline constexpr unsigned kDirty = 3;
 inline constexpr unsigned kChunkHints = 4;
 
 struct Bin;
 
+// One bin's hints for the chunks of one window. The first four fields are written before the block is published.
 struct HintBlock {
-  HintBlock* next;  // written before the block is published, as the next three
+  HintBlock* next;  // of the bin's blocks
   Window* window;
-  Bin* home;  // of one store
+  Bin* home;  // in the block's store
   BinId bin;
   Word summary[kChunkHints];
   Word chunks[kChunkHints][kWindowChunks / 64];
-  Word opened[kWindowChunks / 64];                  // chunks that the bin has here, or had
-  Atomic<Descriptor*> retired[kWindowChunks / 64];  // descriptors of retired ones, by their places
+  Word opened[kWindowChunks / 64];                  // where the bin has a chunk, or had one
+  Atomic<Descriptor*> retired[kWindowChunks / 64];  // lists of descriptors of retired chunks
 };
 
-// The chunk at a place of the window, or null if it is not one of the block's bin, or was described by another block.
+// The chunk at a place of the window, or null if it is not one of the block's bin, or belongs to another block.
 inline Descriptor* chunk_in(const HintBlock& block, unsigned slot) {
-  // The code first: what has another one, or none, may have been a chunk of the bin and be anybody's by now.
+  // The code first: where a chunk was retired there may be a huge block by now, whose descriptor is of another type.
   if (chunk_code(block.window->chunk(slot)) != index(block.bin)) return nullptr;
   // [descriptor] acquire: pairs with set_chunk.
   auto* d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
@@ -74,22 +76,23 @@ inline Descriptor* chunk_in(const HintBlock& block, unsigned slot) {
 }
 
 void raise_chunk(Descriptor& d, unsigned hint);
-void raise_new_chunk(Descriptor& d);             // that it is empty; its entry is written
-void lower_chunk(Descriptor& d, unsigned hint);  // for a fullness class: unless a folio's hint is raised
+void raise_new_chunk(Descriptor& d);             // as empty, after its entry was written
+void lower_chunk(Descriptor& d, unsigned hint);  // of a fullness class: unless a folio's hint is raised
 
-// A chunk of the block whose hint looks raised, the lowest at or after `from`, or null. Repairs the summary.
+// The lowest chunk at or after `from` whose hint looks raised, or null. Lowers stale bits of the summary and of retired
+// chunks.
 Descriptor* find_chunk(HintBlock& block, unsigned hint, unsigned from = 0);
 
-// Whether a folio's hint is seen set, of a class other than kEmpty.
+// Whether a folio's hint is seen set. Not for kEmpty, whose hints are inverted.
 FOLIO_INLINE bool is_raised(Descriptor& d, const BinInfo& info, unsigned folio, Fullness fullness) {
-  // [hint] seq_cst: as raise_bit's read
+  // [hint] seq_cst: the raiser's read, after its change of the occupancy word; pairs with lower_folio
   const uint64_t word = d.words()[fullness * sizes::hint_words(info) + folio / 64].load(order::seq_cst);
   return (word >> folio % 64 & 1) != 0;
 }
 void raise_folio(Descriptor& d, unsigned folio, Fullness fullness);
-void lower_folio(Descriptor& d, unsigned folio, Fullness fullness);  // and raises the one of its class
+void lower_folio(Descriptor& d, unsigned folio, Fullness fullness);  // and raises that of its class now
 
-// Raises every hint that the chunk's words ask for.
+// Raises all hints that the chunk's occupancy words ask for.
 void repair_chunk(Descriptor& d);
 
 // The lowest folio, at or after `from`, whose hint looks raised, or -1.

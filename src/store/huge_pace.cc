@@ -1,4 +1,4 @@
-// Remembers until when no huge page is asked for.
+// Keeps the end of the pause in which no huge page is asked for.
 #include "store/huge_pace.h"
 
 #include "os/os.h"
@@ -8,11 +8,11 @@ namespace folio {
 
 namespace {
 
-constexpr uint64_t kQuickUs = 1500;  // at most
+constexpr uint64_t kQuickUs = 1500;  // a page that takes longer is slow
 constexpr uint64_t kPauseTimes = 64;
 constexpr unsigned kDoubledMost = 6;
 constinit Hint<uint64_t> not_before{0};     // of os::now_ms()
-constinit Hint<unsigned> none_in_a_row{0};  // so often small pages came
+constinit Hint<unsigned> none_in_a_row{0};  // how often small pages came
 
 }  // namespace
 

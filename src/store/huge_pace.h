@@ -3,11 +3,11 @@
 // A huge page takes 0.1 to 0.3 ms, most of it for zeroing; small pages in its place take 0.5 ms. But where memory is
 // fragmented, the kernel moves other pages out of the way first; and a virtual machine that gives free memory back to
 // its host waits for the host. (5 ms a page were seen: 3.1 s in place of 0.65 for a burst of 1 GiB.) So each page is
-// timed, and after a slow one there is a pause of 64 times as long: slow pages take at most a 64th of the time.
+// timed, and after a slow one there is a pause of 64 times its time: slow pages take at most 1/64 of the time.
 //
 // Small pages may come in place of a huge one: the kernel has none, huge pages are off, or it keeps a table of small
-// ones for the chunk. Each time the pause doubles. (With huge pages off, a program that empties and fills a chunk in
-// turns took 512 faults and 0.7 ms a turn without that; now 4 faults and 0.02 ms.)
+// pages for the chunk. The pause then doubles for each time in a row. (With huge pages off, a program that empties and
+// fills a chunk by turns took 512 faults and 0.7 ms a turn without the pause; now 4 faults and 0.02 ms.)
 //
 // Who may touch it: everybody, at any time.
 #pragma once
@@ -16,10 +16,10 @@
 
 namespace folio {
 
-// Whether there is no pause now.
+// Whether a huge page may be asked for: there is no pause.
 bool huge_pages_due();
-// A chunk's pages took so many microseconds of CPU time (not of real time, in which other threads run too). came: as a
-// huge page.
+// Notes that a chunk's pages took `us` microseconds of CPU time (real time would include other threads), and whether
+// they came as a huge page.
 void note_huge_page(uint64_t us, bool came);
 
 }  // namespace folio

@@ -1,4 +1,4 @@
-// The texts of reports, but for those of guarded objects.
+// The texts of reports of misuse, except those of guarded objects.
 #include "store/misuse.h"
 
 #include "os/report.h"

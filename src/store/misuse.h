@@ -7,13 +7,13 @@
 namespace folio {
 
 void report_double_free(const char* function, const void* object, BinId bin);
-// Of an address in a bin's chunk.
+// An address in a bin's chunk that is no object's start.
 void report_not_start(const char* function, const void* address, const Place& place, BinId bin);
 void report_large(const char* function, const void* object);
 void report_huge(const char* function, const void* object, const HugeBlock& block);
-// Of an address that the chunk table does not know; it may be deep inside a huge object.
+// An address that the chunk table does not know; it may be deep inside a huge object.
 void report_foreign(const char* function, const void* address);
-// The object's code in the chunk table is its bin, if it has one.
+// `code`: of the object in the chunk table; its bin, if it has one.
 void report_wrong_size(const char* function, const void* object, size_t size, size_t usable, unsigned code);
 
 }  // namespace folio

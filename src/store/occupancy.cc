@@ -8,7 +8,7 @@ constinit Store process_store{};
 Descriptor* next_chunk(HintBlock** block, unsigned* slot) {
   while (*block != nullptr) {
     while (*slot < kWindowChunks) {
-      // Relaxed: an index; chunk_in sees what is there.
+      // Relaxed: an index; chunk_in decides what is there.
       const uint64_t rest = (*block)->opened[*slot / 64].load(order::relaxed) & ~low_mask(*slot % 64);
       *slot = rest == 0 ? (*slot / 64 + 1) * 64 : *slot / 64 * 64 + lowest_bit(rest);
       if (rest == 0) continue;

@@ -1,6 +1,6 @@
-// The bins' chunks, and the one word that is the truth about 64 of their objects: what takes, gives and purges stands
-// on it. Every change of an occupancy word goes through set_bits and clear_bits, which raise the folio's hint where
-// they changed its class to another one with room.
+// Occupancy words: each is the truth about 64 objects. Takes, gives and purges change them by set_bits and clear_bits
+// alone, which raise the folio's hint if they moved it into another class with room. Also the walk over a bin's chunks,
+// and from an address to its object.
 #pragma once
 
 #include <stddef.h>
@@ -12,7 +12,8 @@
 
 namespace folio {
 
-// The next of a bin's chunks from a place on, which moves behind it; null behind the last one, *block too.
+// The bin's next chunk from the place (*block, *slot) on, which moves behind it. Null if there is none; then *block is
+// null too.
 Descriptor* next_chunk(HintBlock** block, unsigned* slot);
 
 // Calls visit(descriptor) for each open chunk of the bin until it returns false.
@@ -33,7 +34,7 @@ struct Place {
   bool damaged;    // there is a descriptor, but it was overwritten
   bool taken() const {
     Word& word = descriptor->occupancy(object / kFolioObjects);
-    return (word.load(order::relaxed) >> object % kFolioObjects & 1) != 0;  // relaxed: a question, not a claim
+    return (word.load(order::relaxed) >> object % kFolioObjects & 1) != 0;  // relaxed: a look, not a claim
   }
 };
 Place place_of(const void* address);
@@ -48,17 +49,18 @@ inline uint64_t set_bits(Descriptor& d, unsigned folio, uint64_t mask) {
   return before;
 }
 
-// Clears them.
+// What clear_bits found.
 struct Cleared {
   uint64_t bits;  // those that were set
   uint64_t left;  // those still set
 };
+// Clears the bits `mask` of a folio.
 FOLIO_INLINE Cleared clear_bits(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t mask) {
   // [object] release: what the program wrote comes before the next owner; pairs with set_bits and a purge's claim.
   // [hint] seq_cst: before the hints are read.
   const uint64_t before = d.occupancy(info, folio).fetch_and(~mask, order::seq_cst);
   const uint64_t left = before & ~mask, valid = valid_in(info, folio);
-  // Had it room before and has it something left, then its class can only have become partly full.
+  // A folio that had room before and is not empty now can only have become partly full.
   if (left == 0 || before == valid || !is_raised(d, info, folio, kPartlyFull)) {
     const Fullness entered = class_entered(before, left, valid);
     if (entered != kFull) raise_folio(d, folio, entered);

@@ -11,12 +11,12 @@ namespace folio {
 
 namespace {
 
-// A tick breaks a huge page up only to purge an eighth of it or more: with the huge page its savings in TLB misses go.
+// A tick breaks a huge page up only to purge 1/2^3 of it or more: with it goes what it saves in TLB misses.
 constexpr unsigned kBreakShift = 3;
 
 bool is_huge_page(const Descriptor& d) { return d.backing() == Backing::kHuge; }
 
-// The pages of a chunk that a purge is to take, up to about a number of bytes; nothing is claimed yet.
+// The pages that a purge will try to take, about `most_bytes` at most; nothing is claimed yet.
 struct Choice {
   uint64_t words[kPageWords] = {};
   unsigned count = 0;
@@ -26,10 +26,10 @@ Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
   const ChunkPages chunk(d);
   visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
     if (size_t{choice.count} << chunk.shift() >= most_bytes) return;
-    uint64_t pages = d.dirty(w).load(order::relaxed) & mask;  // relaxed: what this misses any_dirty sees
+    uint64_t pages = d.dirty(w).load(order::relaxed) & mask;  // relaxed: any_dirty sees what this misses
     if (which == PurgeWhich::kAged) pages &= d.aged(w).load(order::relaxed);  // relaxed: marks only delay or hasten
     if (which == PurgeWhich::kAll) {
-      // Marks that a thread has left out.
+      // Free pages without a mark: a thread may have stopped before it set it.
       uint64_t others = d.resident(w).load(order::relaxed) & mask & ~pages;  // relaxed: a guess, the claim decides
       for (; others != 0; others &= others - 1) {
         if (is_free(d, w * 64 + lowest_bit(others))) pages |= others & -others;
@@ -41,7 +41,7 @@ Choice choose(Descriptor& d, PurgeWhich which, size_t most_bytes) {
   return choice;
 }
 
-// The first run of chosen pages at or behind `from`, or its first `most`; {n, n} behind the last.
+// The first run of chosen pages at or behind `from`, cut to `most` pages; an empty range behind the last run.
 Pages next_run(const Choice& choice, unsigned from, unsigned most) {
   unsigned w = from / 64;
   uint64_t rest = w < kPageWords ? choice.words[w] & ~low_mask(from % 64) : 0;
@@ -61,8 +61,8 @@ bool comes_huge(const Descriptor& d) {
   return backing == Backing::kHugeWanted || backing == Backing::kHugePurged || backing == Backing::kHuge;
 }
 
-// If all pages of the chunk that are there were chosen, adds the others: the kernel drops its table of small pages only
-// with all that it covers at once (Linux 6.14), and brings no huge page before.
+// If all resident pages were chosen, adds the absent ones: the kernel drops its table of small pages only if all that
+// this covers goes at once (Linux 6.14), and gives no huge page before.
 bool complete(Descriptor& d, Choice* choice) {
   for (unsigned w = 0; w < kPageWords; ++w) {
     if ((d.resident(w).load(order::relaxed) & ~choice->words[w]) != 0) return false;  // relaxed: the claim decides
@@ -71,10 +71,11 @@ bool complete(Descriptor& d, Choice* choice) {
   return true;
 }
 
+// Adds resident pages before the first object and behind the last one: a huge page brought them.
 void add_outside(Descriptor& d, Choice* choice) {
   const ChunkPages chunk(d);
   const auto add = [&](unsigned w, uint64_t mask) {
-    choice->words[w] |= mask & d.resident(w).load(order::relaxed);  // relaxed: nobody uses these
+    choice->words[w] |= mask & d.resident(w).load(order::relaxed);  // relaxed: no object is there
   };
   visit_words_of(Pages{0, chunk.in_use().first}, add);
   visit_words_of(Pages{chunk.in_use().end, chunk.count()}, add);
@@ -103,15 +104,15 @@ bool claim_objects(Descriptor& d, Objects objects, PageChange& change) {
 
 namespace {
 
-// Runs of pages that looked free: claimed one by one, purged together, given back.
+// Runs of pages that looked free: claims them one by one, purges them together, gives them back.
 class Batch {
  public:
-  // Purges no more than so many pages at once.
+  // Purges at most `most` pages at once.
   Batch(Descriptor& d, unsigned most, PageChange& change) : d_(d), chunk_(d), most_(most), change_(change) {}
 
   void add(Pages run) {
     const Objects objects = chunk_.on(run);
-    // An object of several pages, of which one is not there, lies in two runs.
+    // An object with an absent page in its middle lies in two runs, and must be given back before it is claimed again.
     const bool shared = count_ != 0 && objects.first < runs_[count_ - 1].objects.end;
     if (shared || held_ + run.count() > most_) purge();
     if (!claim_objects(d_, objects, change_)) {
@@ -130,13 +131,13 @@ class Batch {
     if (count_ == 0) return;
     const uint64_t gone = purge_ranges(ranges_, count_);
     for (unsigned i = 0; i < count_; ++i) settle(runs_[i], (gone >> i & 1) != 0);
-    // Pages of a whole chunk that were not there are not given back.
+    // purge_ranges has counted absent pages too, those of a whole chunk.
     if (absent_ != 0) page_counts.purged.add(-(uint64_t{absent_} << chunk_.shift()));
     count_ = held_ = absent_ = 0;
   }
 
   size_t bytes() const { return size_t{purged_ + held_} << chunk_.shift(); }  // purged, or about to be
-  bool refused() const { return refused_; }                                   // some of it, by the kernel
+  bool refused() const { return refused_; }                                   // by the kernel, at least a part
 
  private:
   static constexpr unsigned kRunsMost = 64;
@@ -147,7 +148,7 @@ class Batch {
 
   void settle(const Run& run, bool gone) {
     const unsigned step = static_cast<unsigned>(kPurgeRunBytes >> chunk_.shift());
-    // A locked page must not keep the others of a chunk that was to go as a whole.
+    // If the kernel refuses a whole chunk, as for one locked page, its parts are tried.
     const unsigned length = gone || run.pages.count() <= step ? run.pages.count() : step;
     for (unsigned at = run.pages.first; at < run.pages.end; at += length) {
       const Pages part = {at, at + length < run.pages.end ? at + length : run.pages.end};
@@ -157,14 +158,14 @@ class Batch {
     release_objects(d_, run.objects, change_);
   }
 
-  // While the claim is held.
+  // Notes that pages were purged (`gone`), or refused, while the claim is held.
   void note(Pages pages, bool gone) {
     if (!gone) refused_ = true;
     visit_words_of(pages, [&](unsigned w, uint64_t mask) {
       // Relaxed: the claim is held; the next taker comes after its release.
       d_.aged(w).fetch_and(~mask, order::relaxed);
       if (!gone) return;
-      // relaxed: as above
+      // relaxed: the claim is held
       const unsigned there = popcount(d_.resident(w).fetch_and(~mask, order::relaxed) & mask);
       change_.resident -= static_cast<int>(there);
       purged_ += there;
@@ -181,10 +182,10 @@ class Batch {
   bool refused_ = false;
   Run runs_[kRunsMost];
   os::PageRange ranges_[kRunsMost];
-  unsigned count_ = 0, held_ = 0, purged_ = 0, absent_ = 0;  // runs; pages
+  unsigned count_ = 0, held_ = 0, purged_ = 0, absent_ = 0;  // of runs; of pages
 };
 
-// How many pages a chunk must have to give: a share of those that are there.
+// The least number of pages that make a purge of the chunk worthwhile: resident pages / 2^worth_shift.
 unsigned least_worth(Descriptor& d, unsigned worth_shift) {
   if (worth_shift >= kChunkShift) return 0;
   unsigned there = 0;
@@ -202,13 +203,12 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   const bool breaks_up = one_page && which == PurgeWhich::kAged && worth_shift > kBreakShift;
   const unsigned worth = breaks_up ? kBreakShift : worth_shift;
   const bool spare = choice.count < least_worth(d, worth);
-  // Also the pages before the first object and behind the last one, which are resident where a huge page brought them.
   if (choice.count != 0 || !one_page) add_outside(d, &choice);
-  // A purge of a part of a huge page makes the kernel split it; a purge of the whole is one step. So it is one run.
+  // A whole chunk goes as one run: a purge of a part would make the kernel split a huge page.
   const bool whole = choice.count != 0 && comes_huge(d) && complete(d, &choice);
   const unsigned run_most = one_page || whole ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
   if (!spare && choice.count != 0) prepare_purge(d);
-  // From a chunk that is worth a call all chosen pages go: the rest would not be worth another call.
+  // Of a chunk that is worth a call all chosen pages go, as the rest would not be worth another.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
   Batch batch(d, run_most, change);
   for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
@@ -221,12 +221,12 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
 }
 
 size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift) {
-  // The hint is lowered before the look: whatever is freed after it raises it again.
+  // Before the look, so that whatever is freed after it raises the hint again.
   lower_chunk(d, kDirty);
   bool refused;
   const size_t purged = purge_pages_in(d, which, most_bytes, worth_shift, &refused);
-  // Pages that the kernel refused to purge, as it does for locked ones, do not raise the hint: they are tried again
-  // after a free in the chunk, or by retry_refused.
+  // Pages that the kernel refused to purge, as it does locked ones, do not raise the hint: they are tried again after a
+  // free in the chunk, or after retry_refused.
   if (refused) {
     d.block->home->refused.store(true, order::relaxed);  // relaxed: a hint, for retry_refused
   } else if (any_dirty(d)) {
@@ -235,19 +235,19 @@ size_t purge_chunk(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned 
   return purged;
 }
 
-// Returns how many pages are dirty.
+// Marks the chunk's dirty pages as aged. Returns how many are dirty.
 unsigned age_chunk(Descriptor& d) {
   unsigned pages = 0;
   for (unsigned w = 0; w < kPageWords; ++w) {
     // Relaxed: marks only delay or hasten a purge.
     const uint64_t dirty = d.dirty(w).load(order::relaxed);
     pages += popcount(dirty);
-    if ((dirty & ~d.aged(w).load(order::relaxed)) != 0) d.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: as above
+    if ((dirty & ~d.aged(w).load(order::relaxed)) != 0) d.aged(w).fetch_or(dirty, order::relaxed);  // relaxed: a mark
   }
   return pages;
 }
 
-// A chunk of a bin; number 0: before the bin's first one.
+// A chunk of a bin, by address / kChunkBytes; number 0: the place before the bin's first one.
 struct ChunkPlace {
   unsigned bin;
   uint64_t number;
@@ -256,8 +256,8 @@ struct ChunkPlace {
   static const char* chunk_at(uint64_t number) { return reinterpret_cast<const char*>(number << kChunkShift); }
 };
 
-// Calls visit(descriptor) for the chunks of a bin whose dirty hint is raised, behind `from` and not behind `last`,
-// until it returns false.
+// Calls visit(descriptor) for the bin's chunks with raised dirty hints, behind `from` and up to `last` (number 0: all),
+// until that returns false; then returns false too.
 template <class Visit>
 bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.
@@ -290,7 +290,7 @@ PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& 
   unsigned checks = 0;
   const auto visit = [&](Descriptor& d) {
     done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift);
-    if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of it
+    if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of the chunk
     const unsigned dirty = age_chunk(d);
     if (dirty != 0 && dirty >= least_worth(d, step.worth_shift)) done.worthwhile = true;
     now.number = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
@@ -308,7 +308,7 @@ PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& 
     if (step.around && visit_bins_below(start.bin) && start.number != 0)
       visit_dirty(store, start.bin, {}, start, visit);
   }
-  round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: as above
+  round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: a starting point
   return done;
 }
 
@@ -318,7 +318,7 @@ size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes) {
 
 void retry_refused(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
-    if (!store.bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: as above
+    if (!store.bins[bin].refused.exchange(false, order::relaxed)) continue;  // relaxed: a hint
     visit_chunks(store, bin_id(bin), [](Descriptor& d) {
       raise_chunk(d, kDirty);
       return true;

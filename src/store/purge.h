@@ -1,14 +1,14 @@
 // Purge: giving the physical pages of free objects back to the kernel.
 //
-//   claim    take every object that touches a run of dirty pages: fetch_or, word by word. If one was taken, give them
-//            back. Nothing of the run can be taken meanwhile, and nobody waits: takers look elsewhere.
+//   claim    take every object that touches a run of dirty pages: fetch_or, word by word. If one was taken, give the
+//            others back. Nobody waits for a claim: takers look elsewhere.
 //   purge    madvise the pages; clear their resident bits.
-//   give     fetch_and the claim away, raise the hints; mark what else has become free meanwhile.
+//   give     fetch_and the claim away, raise the hints; mark pages that have become free meanwhile.
 //
-// A thread that stops between claim and give keeps that run from the others, nothing else.
+// A thread that stops for ever between claim and give keeps the claimed objects from everybody, nothing else.
 //
-// Decay: a tick purges what the tick before had marked as aged, and marks what is free and resident now; taking clears
-// the mark. So pages go between one and two ticks after they were freed.
+// Decay: a tick purges the dirty pages that the tick before marked as aged, and marks the other dirty ones; a take
+// clears the mark. So pages go between one and two ticks after they were freed.
 #pragma once
 
 #include <stddef.h>
@@ -20,43 +20,42 @@
 namespace folio {
 
 enum class PurgeWhich {
-  kAged,  // what was dirty at the last tick
-  kNow,   // all that is dirty now
-  kAll,   // and free pages without a mark, since a thread may have stopped before it marked them
+  kAged,  // pages that were dirty at the last tick and are dirty now
+  kNow,   // all dirty pages
+  kAll,   // also free resident pages without a mark, as a thread may have stopped before it marked them
 };
 
-// A worth_shift. Scattered free pages cost a system call each: the program's own calls leave them to a tick, unless a
-// chunk has a quarter of its pages to give.
+// The worth_shift of the program's own calls, where each run of pages costs a system call: they leave scattered pages
+// to a tick, unless a chunk has 1/2^2 of its resident pages to give.
 inline constexpr unsigned kWorthACall = 2;
 
 // A step of a walk over the chunks with dirty pages. It goes on where the last step of the same round ended, and marks
-// as aged the dirty pages that it leaves in a chunk: what is still free at the next visit goes then. Any thread, any
-// time.
+// the dirty pages that it leaves in a chunk as aged, for the next visit. Any thread, any time.
 struct PurgeStep {
   PurgeWhich which;
-  size_t most_bytes;     // about so many are purged, in calls of at most kPurgeRunBytes
+  size_t most_bytes;     // ends after about so many, purged by kPurgeRunBytes at most, or a huge page, at once
   unsigned worth_shift;  // skips chunks that would give less than 1 / 2^worth_shift of their resident pages
   unsigned most_chunks;  // visited at most: the program's calls must not look at every chunk of a large heap
-  bool around;           // behind the last chunk goes on with the first, up to where the step began
+  bool around;           // goes on from the last chunk to the first, up to where the step began
 };
 struct PurgeStepDone {
   size_t purged;    // bytes
   bool complete;    // the last chunk was reached: the next step, unless around, starts another round
-  bool worthwhile;  // some chunk has enough aged pages for the next visit, unless they are used until then
+  bool worthwhile;  // some chunk has enough aged pages for a next visit, unless they are taken before
 };
 PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step);
-// A step that visits every chunk. Returns bytes purged.
+// A step that may visit every chunk. Returns bytes purged.
 size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes);
 
-// Takes all of these objects, or none and returns false, if one of them is taken.
+// Takes all of these objects; if one is taken already, takes none and returns false.
 bool claim_objects(Descriptor& d, Objects objects, PageChange& change);
-// Gives claimed objects back, and marks their pages that are free now.
+// Gives claimed objects back, and marks those of their pages that are resident and free.
 void release_objects(Descriptor& d, Objects objects, PageChange& change);
 
-// Lets the next purge try all pages again that the kernel has refused to purge.
+// Lets the next purge try again the pages that the kernel has refused to purge.
 void retry_refused(Store& store);
 
-// Marks everything that is free and resident as aged. Cheap: no system call.
+// Marks all dirty pages as aged, without a system call.
 void age_bins(Store& store);
 
 }  // namespace folio

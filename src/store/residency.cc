@@ -15,11 +15,11 @@ namespace {
 
 uint64_t bit_of(unsigned page) { return uint64_t{1} << page % 64; }
 
-// relaxed: the bits of a page change only for who has an object of it, or all of them, as a purge has
+// relaxed: a guess; exact for a thread with an object on the page, as only a purge that has all of them clears the bit
 uint64_t resident_in(Descriptor& d, unsigned word) { return d.resident(word).load(order::relaxed); }
 
-// [page] seq_cst: after the caller gave objects back, or after set_resident of pages that nobody has; pairs with
-// itself, and through the dirty bits with set_marks.
+// [page] seq_cst: after the caller gave objects back, or after set_resident of pages on which it has none; pairs with
+// the same look of another thread, and with set_marks through the dirty bits.
 uint64_t seen_resident(Descriptor& d, unsigned word) { return d.resident(word).load(order::seq_cst); }
 
 bool nothing_there(Descriptor& d) {
@@ -34,7 +34,7 @@ bool all_there(Descriptor& d, Pages pages) {
   return missing == 0;
 }
 
-// Calls visit(pages) for those that objects of a folio touch, each page once, in ascending order.
+// Calls visit(pages) for the pages that objects of a folio touch, each page once, in ascending order.
 template <class Visit>
 void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, Visit&& visit) {
   const unsigned before = folio * kFolioObjects;
@@ -51,7 +51,7 @@ void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, V
 void set_resident(Descriptor& d, Pages pages, PageChange& change) {
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
     if ((mask & ~resident_in(d, w)) == 0) return;
-    // Relaxed: of pages that nobody has mark_dirty comes next, which reads this word again, seq_cst, before its look.
+    // Relaxed: the caller has objects there; or it calls mark_dirty next, which rereads this word, seq_cst, at first.
     change.resident += static_cast<int>(popcount(mask & ~d.resident(w).fetch_or(mask, order::relaxed)));
   });
 }
@@ -81,22 +81,22 @@ bool is_free(Descriptor& d, unsigned page) { return is_free(d, ChunkPages(d), pa
 
 namespace {
 
-// Sets the marks of pages that looked free. Returns the pages whose marks this call has set and that are still
-// resident: a purge clears the resident bits before the marks. A page may become resident again meanwhile, as a huge
-// page's do, and the thread that made it so then sees the mark set here. So after a mark was cleared the page is looked
-// at again.
+// Sets the dirty marks of pages that looked free. Returns the pages that this call has marked and that are still
+// resident: a purge, which clears the resident bits before the marks, may have come between, and then the mark is
+// cleared again. After that comes another look: the page may have become resident again, as part of a huge page, and
+// the thread that made it so left the mark to this one, which was still set.
 uint64_t set_marks(Descriptor& d, unsigned w, uint64_t pages, PageChange& change) {
   uint64_t marked = 0;
   for (uint64_t gone = pages; gone != 0;) {
     // [page] seq_cst: a mark that was cleared beside this look is seen cleared; pairs with unmark_dirty.
     const uint64_t mine = gone & seen_resident(d, w) & ~d.dirty(w).load(order::seq_cst);
     if (mine == 0) break;
-    // [page] seq_cst: before the second look; pairs with note_taken, settle. [hint]: before the chunk's is read.
+    // [page] seq_cst: before the second look; pairs with note_taken, Batch::note. [hint]: before raise_chunk reads.
     const uint64_t set = mine & ~d.dirty(w).fetch_or(mine, order::seq_cst);
     gone = set & ~resident_in(d, w);
     marked |= set & ~gone;
     change.dirty += static_cast<int>(popcount(set));
-    // [page] seq_cst: before the next look at what is there; pairs with seen_resident, after set_resident. unseen: that
+    // [page] seq_cst: before the next look at resident bits; pairs with seen_resident, after set_resident. unseen: that
     // takes a purge, and a huge page that comes after it, between two instructions of a give
     if (gone != 0) change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~gone, order::seq_cst) & gone));
   }
@@ -135,19 +135,19 @@ void unmark_dirty(Descriptor& d, unsigned page, PageChange& change) {
 
 bool any_dirty(Descriptor& d) {
   uint64_t any = 0;
-  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: who lowered it has
-  // to have missed it too, which takes two stale reads
+  // [hint] seq_cst: the second look after the dirty hint was lowered; pairs with mark_dirty. unseen: the first look has
+  // to miss the mark too, which takes two stale reads
   for (unsigned w = 0; w < kPageWords; ++w) any |= d.dirty(w).load(order::seq_cst);
   return any != 0;
 }
 
 namespace {
 
-// Touches pages ahead, by one system call: a page costs about twice as much by a fault of its own as together with
-// fifteen others (measured). The number of pages is a sixteenth of the pages below `page` in the chunk, which the
-// program has wanted before. (A heap of 200 MiB without huge pages grows in 5 to 12 % less time.) Only for objects so
-// small that every use of one touches its page. Rejected: to ask the kernel by mincore whether the pages below are
-// resident: sandboxes kill a process for it, and it cost 5 % of that time.
+// Touching ahead: one system call brings `page` and those behind it, min(pages below it in the chunk / 16, 64 KiB). A
+// page costs about twice as much by a fault of its own as together with fifteen others (measured); a heap of 200 MiB
+// without huge pages grows in 5 to 12 % less time. Only for objects so small that every use of one touches its page.
+// Rejected: to ask the kernel by mincore whether the pages below are resident: sandboxes kill a process for it, and it
+// cost 5 % of that time.
 constexpr unsigned kAheadShift = 4;
 constexpr size_t kAheadMost = size_t{64} << 10;
 constexpr size_t kAheadObjectMost = 1024;
@@ -158,7 +158,7 @@ void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
   const auto most = static_cast<unsigned>(kAheadMost >> shift);
   unsigned end = page + (below >> kAheadShift < most ? below >> kAheadShift : most);
   if (end > last) end = last;
-  // Up to the next resident page. Pages that others take or purge meanwhile stay right, or become dirty once more.
+  // Up to the next resident page. If others take or purge some meanwhile, their bits stay right or become dirty again.
   unsigned next = page + 1;
   while (next < end && (resident_in(d, next / 64) & bit_of(next)) == 0) ++next;
   if (next <= page + 1 || commit_to(d, size_t{next} << shift) != Commit::kDone) return;
@@ -171,13 +171,13 @@ void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
 
 namespace {
 
-// Whether all these pages are resident and have no mark: then a take has nothing to change.
+// Whether all these pages are resident, and neither dirty nor aged: then a take has nothing to change.
 bool all_in_use(Descriptor& d, Pages pages) {
   uint64_t change = 0;
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
     // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
     const uint64_t dirty = d.dirty(w).load(order::seq_cst);
-    change |= mask & (dirty | d.aged(w).load(order::relaxed) | ~resident_in(d, w));  // relaxed: marks
+    change |= mask & (dirty | d.aged(w).load(order::relaxed) | ~resident_in(d, w));  // relaxed: a mark
   });
   return change == 0;
 }
@@ -191,21 +191,21 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
     return;
   }
   PageChange change;
-  unsigned fresh = 0;  // the last page that was not there, and 1
+  unsigned fresh = 0;  // 1 + the last page that was absent; 0: all were resident
   visit_pages_of(chunk, folio, mine, [&](Pages pages) {
     visit_words_of(pages, [&](unsigned w, uint64_t mask) {
       const uint64_t missing = mask & ~resident_in(d, w);
       if (missing != 0) fresh = w * 64 + highest_bit(missing) + 1;
       // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
       if ((d.dirty(w).load(order::seq_cst) & mask) != 0) {
-        // Relaxed: these are the caller's pages, until it gives its objects back.
+        // Relaxed: the caller has objects on these pages.
         change.dirty -= static_cast<int>(popcount(d.dirty(w).fetch_and(~mask, order::relaxed) & mask));
       }
-      if ((d.aged(w).load(order::relaxed) & mask) != 0) d.aged(w).fetch_and(~mask, order::relaxed);  // relaxed: marks
+      if ((d.aged(w).load(order::relaxed) & mask) != 0) d.aged(w).fetch_and(~mask, order::relaxed);  // relaxed: a mark
     });
   });
   if (fresh == 0) return;
-  // relaxed: a guess; two that both do it do no harm
+  // A guess: two threads that both make the chunk huge do no harm.
   const Backing backing = d.backing();
   if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() && nothing_there(d) &&
       huge_pages_due()) {
@@ -220,8 +220,8 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
 
 namespace {
 
-// Objects `given` of a run of free objects were given back. Pages that only the run touches are free as long as the run
-// is; pages at its ends may be. One look at the folio's word serves all pages but those at the ends.
+// Marks pages after objects `given` of `run`, a run of free objects, were given back. Pages inside the run are free as
+// long as it is: one second look at the folio's word serves them all. Pages at its ends are looked at one by one.
 void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, uint64_t run, uint64_t given,
                 PageChange& change) {
   const unsigned before = folio * kFolioObjects;
@@ -245,8 +245,7 @@ void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, uint64_t
 
 }  // namespace
 
-// Few frees in random order free a page, so runs of free objects that are too short for a page are dropped first. The
-// others are marked by runs, not by objects.
+// Few frees in random order free a page, so runs too short for a page are dropped first. The others are marked by runs.
 void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, PageChange& change) {
   const uint64_t free = in_long_runs(~left, objects_a_page(d.info())) & d.valid(folio);
   if ((given & free) == 0) return;
@@ -280,11 +279,11 @@ uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some) {
 void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
   d.set_backing(Backing::kHuge);
-  // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange of who put it there.
+  // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange that put it there.
   Descriptor* const before = d.block->home->young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
-  // It is touched here, where it can be timed, and not by the program's first write. The first page brings a huge one,
-  // and the others take no time; or else these take longer, and come all the same, as they are counted.
+  // Touched here, where it can be timed, and not by the program's first write. If the first touch brings a huge page,
+  // the second takes no time. If not, it brings small pages, as note_whole counts all as resident.
   const uint64_t began = os::cpu_us();
   if (os::populate(d.chunk(), os::page_bytes())) {
     const uint64_t first = os::cpu_us() - began;
@@ -292,8 +291,8 @@ void make_huge(Descriptor& d) {
     const uint64_t all = os::cpu_us() - began;
     note_huge_page(all, all <= 2 * first);
   }
-  // 100,000 instructions, beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the taken
-  // ones, a few thousand instructions: beside a purge it left marks on pages that were not resident.
+  // 100,000 instructions, little beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the
+  // taken ones, a few thousand instructions: beside a purge that left marks on pages that were not resident.
   note_whole(d);
 }
 

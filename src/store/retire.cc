@@ -24,14 +24,14 @@ bool leave(Descriptor& d, PageChange& change) {
   const Pages all{0, ChunkPages(d).count()};
   uint64_t resident = 0;
   visit_words_of(all,
-                 [&](unsigned w, uint64_t) { resident |= d.resident(w).load(order::relaxed); });  // relaxed: as below
+                 [&](unsigned w, uint64_t) { resident |= d.resident(w).load(order::relaxed); });  // relaxed: claimed
   prepare_purge(d);
   if (resident != 0 && !purge_pages(d.chunk(), kChunkBytes)) return false;
   visit_words_of(all, [&](unsigned w, uint64_t) {
-    // Relaxed: the claim is held for good.
+    // Relaxed: all objects are claimed.
     change.resident -= static_cast<int>(popcount(d.resident(w).exchange(0, order::relaxed)));
-    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::relaxed)));  // relaxed: as above
-    d.aged(w).store(0, order::relaxed);                                                  // relaxed: as above
+    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::relaxed)));  // relaxed: claimed
+    d.aged(w).store(0, order::relaxed);                                                  // relaxed: claimed
   });
   return true;
 }
@@ -43,7 +43,7 @@ void keep(Descriptor& d) {
   Descriptor* head = list.load(order::relaxed);  // relaxed: the compare_exchange decides
   do {
     d.retired = head;
-    // [descriptor] release: all of it, with its link; pairs with take_retired.
+    // [descriptor] release: the whole descriptor and its link; pairs with take_retired.
   } while (!list.compare_exchange(head, &d, order::release));
 }
 
@@ -63,7 +63,7 @@ bool retire(Descriptor& d) {
   }
   char* const chunk = d.chunk();
   Descriptor* self = &d;
-  // Relaxed: its advice goes with it. unseen: a store would leave another chunk its advice, which costs a mapping
+  // Relaxed: the chunk's advice goes with it. unseen: a store would leave another chunk's advice, which costs a mapping
   d.block->home->young.compare_exchange(self, nullptr, order::relaxed);
   d.block->home->chunks.sub(1);
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
@@ -74,7 +74,7 @@ bool retire(Descriptor& d) {
 
 }  // namespace
 
-// Takes the whole list and puts the rest back, so that no thread reads a link that changes. A thread that finds the
+// Takes the whole list and puts the rest back, so that no link changes while a thread reads it. A thread that finds the
 // list empty meanwhile makes a new descriptor.
 Descriptor* take_retired(HintBlock& block, const char* chunk) {
   Atomic<Descriptor*>& list = list_of(block, window_slot(chunk));
@@ -97,7 +97,7 @@ bool renew(Descriptor& d) {
     keep(d);
     return false;
   }
-  // Relaxed: all its objects are taken, and who gives them back publishes it with them.
+  // Relaxed: all its objects are taken, and the give of these publishes it.
   d.committed.store(kChunkBytes / kPageBytesLeast, order::relaxed);
   return true;
 }

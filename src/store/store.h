@@ -1,8 +1,8 @@
-// A store: the state of all bins' chunks that takes, gives and purges share. Zero-filled it is a valid, empty store. A
-// take names the store; a give need not, as the object's descriptor leads to it.
+// A store: the chunks of all bins, shared by takes, gives and purges. Zero-filled it is a valid, empty store. A take
+// names the store; a give need not, as the object's descriptor leads to it.
 //
-// The process has one (process_store), which malloc, free and the caches use. Tests have others, and heaps to come may.
-// All stores share address space, metadata, the chunk table and the counts of pages.
+// The process has one (process_store), which malloc, free and the caches use; tests have others. All stores share
+// address space, metadata, the chunk table and the counts of pages.
 //
 // Who may touch it: everybody, as each field says.
 #pragma once
@@ -21,27 +21,27 @@ struct HintBlock;
 struct alignas(64) Bin {
   Atomic<HintBlock*> blocks;  // one for each window that has chunks of the bin, newest first; never removed
   Counter<unsigned> chunks;   // opened and not retired
-  // The chunk whose hints are repaired next; null: the first one.
+  // The chunk whose hints are repaired next; null: the bin's first one.
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
-  Atomic<bool> refused;       // the kernel has refused to purge something of it
-  Hint<unsigned> watched;     // frees that were watched so far; may miss some of simultaneous ones
-  Atomic<Descriptor*> young;  // the chunk that was advised to have a huge page last
+  Atomic<bool> refused;       // the kernel has refused to purge some page
+  Hint<unsigned> watched;     // frees watched so far; of simultaneous ones it may miss some
+  Atomic<Descriptor*> young;  // the chunk that was last advised to be a huge page
 };
 
 // Where collapse (collapse.h) goes on; touched by one thread at a time, the housekeeper as a rule.
 struct CollapsePlace {
   HintBlock* block;     // null: the bin's first one
-  unsigned bin_before;  // the bin is the next one
+  unsigned bin_before;  // the bin's number - 1
   unsigned slot;
   uint64_t not_before;
   unsigned in_vain;  // how often in a row the kernel had no huge page to give
-  bool awaited;      // chunks were found dense in this round, and may be collapsed in the next
+  bool awaited;      // chunks found dense in this round may be collapsed in the next
 };
 
-// Where the next step of a walk over the chunks goes on, so that no chunk is always last (purge.h).
+// Where the next step of a purge's walk (purge.h) goes on, so that no chunk is always last.
 struct PurgeRound {
-  Atomic<uint64_t> at{0};  // bin and number of the last chunk that was done
+  Atomic<uint64_t> at{0};  // bin and number of the last chunk that was visited
 };
 
 struct Store {
