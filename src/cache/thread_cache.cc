@@ -311,9 +311,9 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   return false;
 }
 
-// Every 16th slow call, if it is an overflow, searches for all duplicates, which costs more than the rest of the
-// validation.
-constexpr unsigned kThoroughChecks = 16;
+// Every 17th slow call, if it is an overflow, searches for all duplicates, which costs more than the rest of the
+// validation. 17 is a prime, since overflows and refills may alternate: of every 16th call all may be refills.
+constexpr unsigned kThoroughChecks = 17;
 bool check_thoroughly(const ThreadCache& c) { return c.activity.get() % kThoroughChecks == 0; }
 
 }  // namespace
