@@ -13,6 +13,9 @@ constexpr uint64_t kPauseTimes = 64;
 constexpr unsigned kDoubledMost = 6;
 constinit Hint<uint64_t> not_before{0};     // of os::now_ms()
 constinit Hint<unsigned> none_in_a_row{0};  // how often small pages came
+constexpr unsigned kTrustedMost = 63;
+constinit Hint<unsigned> quick{0};    // how many were trusted after the last quick one
+constinit Hint<unsigned> trusted{0};  // so many more are not timed
 
 }  // namespace
 
@@ -21,10 +24,19 @@ bool huge_pages_due() {
   return until == 0 || os::now_ms() >= until;
 }
 
+bool trust_huge_page() {
+  const unsigned left = trusted.get();
+  if (left != 0) trusted.set(left - 1);
+  return left != 0;
+}
+
 void note_huge_page(uint64_t us, bool came) {
   const unsigned none = came ? 0 : none_in_a_row.get() + 1;
   none_in_a_row.set(none);
-  if (came && us <= kQuickUs) return not_before.set(0);
+  const bool is_quick = came && us <= kQuickUs;
+  quick.set(!is_quick ? 0 : quick.get() < kTrustedMost ? 2 * quick.get() + 1 : kTrustedMost);
+  trusted.set(quick.get());
+  if (is_quick) return not_before.set(0);
   const uint64_t pause = kPauseTimes * us / 1000 + 1;
   not_before.set(os::now_ms() + (pause << (none < kDoubledMost ? none : kDoubledMost)));
 }

@@ -28,12 +28,6 @@ bool nothing_there(Descriptor& d) {
   return any == 0;
 }
 
-bool all_there(Descriptor& d, Pages pages) {
-  uint64_t missing = 0;
-  visit_words_of(pages, [&](unsigned w, uint64_t mask) { missing |= mask & ~resident_in(d, w); });
-  return missing == 0;
-}
-
 // Calls visit(pages) for the pages that objects of a folio touch, each page once, in ascending order.
 template <class Visit>
 void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, Visit&& visit) {
@@ -276,21 +270,30 @@ uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some) {
   return found;
 }
 
+namespace {
+
+// Touches the chunk. If the first touch brings a huge page, the second takes no time. If not, it brings small pages, as
+// note_whole counts all as resident.
+void time_huge_page(Descriptor& d) {
+  const uint64_t began = os::cpu_us();
+  if (!os::populate(d.chunk(), os::page_bytes())) return;
+  const uint64_t first = os::cpu_us() - began;
+  os::populate(d.chunk(), kChunkBytes);
+  const uint64_t all = os::cpu_us() - began;
+  note_huge_page(all, all <= 2 * first);
+}
+
+}  // namespace
+
 void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
+  const bool is_new = d.backing() == Backing::kHugeWanted;
   d.set_backing(Backing::kHuge);
   // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange that put it there.
   Descriptor* const before = d.block->home->young.exchange(&d, order::acq_rel);
   if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
-  // Touched here, where it can be timed, and not by the program's first write. If the first touch brings a huge page,
-  // the second takes no time. If not, it brings small pages, as note_whole counts all as resident.
-  const uint64_t began = os::cpu_us();
-  if (os::populate(d.chunk(), os::page_bytes())) {
-    const uint64_t first = os::cpu_us() - began;
-    os::populate(d.chunk(), kChunkBytes);
-    const uint64_t all = os::cpu_us() - began;
-    note_huge_page(all, all <= 2 * first);
-  }
+  // Of a chunk that was purged some page may be there, so that small ones come.
+  if (!is_new || !trust_huge_page()) time_huge_page(d);
   // 100,000 instructions, little beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the
   // taken ones, a few thousand instructions: beside a purge that left marks on pages that were not resident.
   note_whole(d);

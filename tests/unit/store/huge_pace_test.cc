@@ -18,6 +18,25 @@ TEST(HugePace, AQuickOneMeansNoPause) {
   EXPECT_TRUE(huge_pages_due());
 }
 
+unsigned trusted_in_a_row() {
+  unsigned n = 0;
+  while (n < 1000 && trust_huge_page()) ++n;
+  return n;
+}
+
+TEST(HugePace, QuickOnesAreTrustedMoreAndMore) {
+  note_huge_page(kSlowUs, true);
+  EXPECT_EQ(trusted_in_a_row(), 0u);
+  for (const unsigned n : {1u, 3u, 7u, 15u, 31u, 63u, 63u}) {
+    note_huge_page(300, true);
+    EXPECT_EQ(trusted_in_a_row(), n);
+  }
+  note_huge_page(300, false);
+  EXPECT_EQ(trusted_in_a_row(), 0u);
+  note_huge_page(300, true);
+  EXPECT_EQ(trusted_in_a_row(), 1u);
+}
+
 TEST(HugePace, ASlowOneMeansAPauseInProportion) {
   const uint64_t before = os::now_ms();
   note_huge_page(kSlowUs, true);
