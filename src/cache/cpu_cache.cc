@@ -49,7 +49,7 @@ FOLIO_NOINLINE CpuCache* make_cache(CpuCaches& caches, Atomic<CpuCache*>& entry)
   return fresh;
 }
 
-CpuCache* current_cache(CpuCaches& caches) {
+FOLIO_INLINE CpuCache* current_cache(CpuCaches& caches) {
   if (options.cpu_cache == 0) return nullptr;
   Atomic<CpuCache*>& entry = caches.of_cpu[os::cpu() % kCpusMost];
   CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
