@@ -111,9 +111,8 @@ execute_process(COMMAND ${CMAKE_C_COMPILER} ${linker_flags} -Wl,--version OUTPUT
 if(FOLIO_GLIBC AND linker MATCHES "GNU ld|LLD")
   set(FOLIO_TABLE_SEGMENT ON)
 endif()
-set(folio_shared_files override_new|override_malloc|chunk_table)
-add_library(folio_shared_objects OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_malloc.cc
-                                        ${PROJECT_SOURCE_DIR}/src/api/override_new.cc ${folio_override_pthread}
+set(folio_shared_files override_new|chunk_table)
+add_library(folio_shared_objects OBJECT ${PROJECT_SOURCE_DIR}/src/api/override_new.cc ${folio_override_pthread}
                                         ${PROJECT_SOURCE_DIR}/src/space/chunk_table.cc)
 target_compile_definitions(folio_shared_objects PRIVATE FOLIO_SHARED=1)
 target_compile_options(folio_shared_objects PRIVATE -ftls-model=initial-exec)

@@ -81,8 +81,8 @@ FOLIO_EXPORT size_t malloc_usable_size(void* object) noexcept {
 FOLIO_EXPORT void cfree(void* object) noexcept { release(object, "cfree"); }
 
 // glibc's own names of these, which it exports too, and which wrappers of malloc call to come past themselves: what
-// they return is given to this free. In a static link they are the libc's.
-#if defined(FOLIO_SHARED) && defined(__GLIBC__)
+// they return is given to this free.
+#if defined(__GLIBC__)
 #define FOLIO_ALIAS(name) extern "C" [[gnu::visibility("default"), gnu::alias(#name)]]
 FOLIO_ALIAS(malloc) void* libc_malloc(size_t) noexcept asm("__libc_malloc");
 FOLIO_ALIAS(free) void libc_free(void*) noexcept asm("__libc_free");

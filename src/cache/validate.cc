@@ -168,7 +168,9 @@ bool scattered(BinId bin, Magazine* magazine) {
 bool pins_pages(Magazine* list, unsigned objects) {
   Spread spread;
   spread.add(list);
-  if (spread.checked < kPairsLeast && list->next() != nullptr) spread.add(list->next());
+  // The second one too where the first is small, or is scattered within so little that the span does not show it.
+  const bool unclear = spread.checked < kPairsLeast || (spread.far != 0 && spread.most - spread.least <= kPinnedMost);
+  if (unclear && list->next() != nullptr) spread.add(list->next());
   return spread.most - spread.least > kPinnedMost &&
          uint64_t{spread.far} * objects * os::page_bytes() > kPinnedMost * spread.checked;
 }

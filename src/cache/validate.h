@@ -20,7 +20,8 @@ void validate(BinId bin, Magazine* magazine, bool thorough, const char* function
 bool scattered(BinId bin, Magazine* magazine);
 
 // Whether a list of magazines with `objects` objects may keep more than 1 MiB of pages from being purged, judged by the
-// first two. (Judged as scattered() does, objects of 16 bytes that are freed in pairs in random order kept 20 MiB.)
+// first one, or the first two where that does not show it. (Judged as scattered() does, objects of 16 bytes that are
+// freed in pairs in random order kept 20 MiB.)
 bool pins_pages(Magazine* list, unsigned objects);
 
 }  // namespace folio
