@@ -301,8 +301,8 @@ FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const void* object) {
 }
 
 // The number of the object that starts at `address`, or info.objects if none does.
-FOLIO_INLINE unsigned start_number(const BinInfo& info, const char* first, const char* address) {
-  const size_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(first);
+FOLIO_INLINE unsigned start_number(const BinInfo& info, const Descriptor& d, const char* address) {
+  const auto offset = static_cast<size_t>(address - d.first);
   const uint64_t number = (offset * info.multiplier) >> kDivisionShift;
   return number * info.size == offset && number < info.objects ? static_cast<unsigned>(number) : info.objects;
 }
@@ -353,28 +353,27 @@ struct Gathered {
   }
 };
 
-// Gathers the leading objects that lie in one chunk: they share the search for its descriptor. Returns where it stops,
-// at the first address where no object of that chunk starts; that may be `at` itself.
-FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descriptor* d, void* const* at,
-                                 void* const* end, const char* function) {
-  const char* const first = d->first;
-  unsigned folio = kFolioObjects * kPageWords * kFolioObjects;  // none
-  uint64_t none = 0, *mask = &none, bits = 0;
-  do {
-    const auto* const object = static_cast<const char*>(*at);
-    const unsigned number = start_number(info, first, object);
-    if (__builtin_expect(number == info.objects, false)) break;
-    if (number / kFolioObjects != folio) {
-      *mask = bits;
-      folio = number / kFolioObjects;
-      mask = &gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
-      bits = *mask;
-    }
-    const uint64_t bit = uint64_t{1} << number % kFolioObjects;
+// Gathers the object with this number in its chunk, and those behind it of the same folio: they need no search. Returns
+// the next one. (To go on in the same chunk, and not only in the same folio, saved 2 instructions an object, and took
+// 1.04 of the time where frees are in random order: whether the next object is of the same chunk is not predictable.)
+FOLIO_INLINE void* const* gather(Gathered& gathered, const BinInfo& info, Descriptor* d, unsigned number,
+                                 void* const* at, void* const* end, const char* function) {
+  const unsigned folio = number / kFolioObjects;
+  uint64_t& mask = gathered.mask_of(&d->occupancy(info, folio), info.words_before_occupancy + folio);
+  uint64_t in_folio = number % kFolioObjects, bits = mask;
+  const size_t size = info.size;
+  const char* const start = static_cast<const char*>(*at) - in_folio * size;
+  for (;;) {
+    const uint64_t bit = uint64_t{1} << in_folio;
     if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, *at, d->bin);
     bits |= bit;
-  } while (++at != end);
-  *mask = bits;
+    if (++at == end) break;
+    const auto offset = static_cast<size_t>(static_cast<const char*>(*at) - start);
+    if (offset >= kFolioObjects * size) break;
+    in_folio = (offset * info.multiplier) >> kDivisionShift;
+    if (in_folio * size != offset || (valid_in(info, folio) >> in_folio & 1) == 0) break;
+  }
+  mask = bits;
   return at;
 }
 
@@ -416,10 +415,15 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
       gathered.forget();
     }
     for (void *const *at = list->objects, *const *const end = at + list->count; at != end;) {
-      void* const* const before = at;
-      Descriptor* const d = seen.descriptor_for(bin, static_cast<char*>(*at));
-      if (__builtin_expect(d != nullptr, true)) at = gather(gathered, info, d, at, end, function);
-      if (__builtin_expect(at == before, false)) report_not_given(bin, *at++, function);
+      auto* const object = static_cast<char*>(*at);
+      Descriptor* const d = seen.descriptor_for(bin, object);
+      const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
+      if (__builtin_expect(number != info.objects, true)) {
+        at = gather(gathered, info, d, number, at, end, function);
+      } else {
+        report_not_given(bin, object, function);
+        ++at;
+      }
     }
   }
   gathered.give_to(giving);
@@ -428,7 +432,7 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
 void give_object(BinId bin, void* object, const char* function) {
   const BinInfo& info = info_of(bin);
   Descriptor* const d = descriptor_for(bin, object);
-  const unsigned number = d != nullptr ? start_number(info, d->first, static_cast<char*>(object)) : info.objects;
+  const unsigned number = d != nullptr ? start_number(info, *d, static_cast<char*>(object)) : info.objects;
   if (number == info.objects) return report_not_given(bin, object, function);
   Giving(bin, function).give(*d, number / kFolioObjects, uint64_t{1} << number % kFolioObjects);
 }
