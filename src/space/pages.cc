@@ -22,11 +22,11 @@ void zero_pages(char* start, size_t bytes) {
   __builtin_memset(end, 0, static_cast<size_t>(start + bytes - end));
 }
 
-bool purge_pages(void* address, size_t bytes) {
+bool purge_pages(void* address, size_t bytes, size_t absent_bytes) {
   if (bytes == 0) return true;
   page_counts.purge_calls.add(1);
   if (!os::purge(address, bytes)) return false;
-  page_counts.purged.add(bytes);
+  page_counts.purged.add(bytes - absent_bytes);
   return true;
 }
 

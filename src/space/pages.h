@@ -42,10 +42,11 @@ inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
 inline constexpr size_t kZeroByPurge = size_t{16} << 20;
 void zero_pages(char* start, size_t bytes);
 
-// Purges and counts. False if the kernel refuses, as of pages that the program has locked.
-bool purge_pages(void* address, size_t bytes);
+// Purges, and counts the bytes, but for those known to be absent. False if the kernel refuses, as of pages that the
+// program has locked.
+bool purge_pages(void* address, size_t bytes, size_t absent_bytes = 0);
 
-// The same for up to 64 ranges; returns a bit for each that is gone. By one system call for all where there is a
+// The same for up to 64 ranges of pages that are there; returns a bit for each that is gone. By one system call for all where there is a
 // housekeeper: 64 single pages in a row of holes then cost 0.75 us each in place of 2, and 1.1 in place of 3.2 beside a
 // thread on another CPU (Linux 6.18). Not in a program of one thread, as sandboxes may kill it for a call that they do
 // not know.

@@ -129,11 +129,10 @@ class Batch {
 
   void purge() {
     if (count_ == 0) return;
-    const uint64_t gone = purge_ranges(ranges_, count_);
+    // Absent pages are in the run of a whole chunk only, which is alone.
+    const uint64_t gone = count_ == 1 ? purge(runs_[0].pages) : purge_ranges(ranges_, count_);
     for (unsigned i = 0; i < count_; ++i) settle(runs_[i], (gone >> i & 1) != 0);
-    // purge_ranges has counted absent pages too, those of a whole chunk.
-    if (absent_ != 0) page_counts.purged.add(-(uint64_t{absent_} << chunk_.shift()));
-    count_ = held_ = absent_ = 0;
+    count_ = held_ = 0;
   }
 
   size_t bytes() const { return size_t{purged_ + held_} << chunk_.shift(); }  // purged, or about to be
@@ -146,14 +145,23 @@ class Batch {
     Objects objects;
   };
 
+  // Purges claimed pages, and counts those that are there: while the claim is held nobody changes which.
+  bool purge(Pages pages) {
+    unsigned absent = 0;
+    visit_words_of(pages, [&](unsigned w, uint64_t mask) {
+      absent += popcount(mask & ~d_.resident(w).load(order::relaxed));  // relaxed: the claim is held
+    });
+    return purge_pages(d_.chunk() + (size_t{pages.first} << chunk_.shift()), size_t{pages.count()} << chunk_.shift(),
+                       size_t{absent} << chunk_.shift());
+  }
+
   void settle(const Run& run, bool gone) {
     const unsigned step = static_cast<unsigned>(kPurgeRunBytes >> chunk_.shift());
     // If the kernel refuses a whole chunk, as for one locked page, its parts are tried.
     const unsigned length = gone || run.pages.count() <= step ? run.pages.count() : step;
     for (unsigned at = run.pages.first; at < run.pages.end; at += length) {
       const Pages part = {at, at + length < run.pages.end ? at + length : run.pages.end};
-      note(part, gone || (length < run.pages.count() && purge_pages(d_.chunk() + (size_t{at} << chunk_.shift()),
-                                                                    size_t{part.count()} << chunk_.shift())));
+      note(part, gone || (length < run.pages.count() && purge(part)));
     }
     release_objects(d_, run.objects, change_);
   }
@@ -169,7 +177,6 @@ class Batch {
       const unsigned there = popcount(d_.resident(w).fetch_and(~mask, order::relaxed) & mask);
       change_.resident -= static_cast<int>(there);
       purged_ += there;
-      absent_ += popcount(mask) - there;
       // [page] release: after the resident bits; pairs with set_marks.
       change_.dirty -= static_cast<int>(popcount(d_.dirty(w).fetch_and(~mask, order::release) & mask));
     });
@@ -182,7 +189,7 @@ class Batch {
   bool refused_ = false;
   Run runs_[kRunsMost];
   os::PageRange ranges_[kRunsMost];
-  unsigned count_ = 0, held_ = 0, purged_ = 0, absent_ = 0;  // of runs; of pages
+  unsigned count_ = 0, held_ = 0, purged_ = 0;  // of runs; of pages
 };
 
 // The least number of pages that make a purge of the chunk worthwhile: resident pages / 2^worth_shift.

@@ -4,7 +4,9 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "config/options.h"
 #include "os/os.h"
@@ -444,6 +446,35 @@ TEST(Residency, AChunkThatShallBeHugeGoesAsAWhole) {
     EXPECT_EQ(rest.calls(), 1u);
     EXPECT_EQ(marked_pages(last), 0u);
     EXPECT_EQ(resident_pages(last.chunk(), kChunkBytes), 0u);
+  });
+}
+
+// Beside a purge that takes absent pages with it, which nothing gave back.
+TEST(Residency, WhatWasPurgedNeverFalls) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    note_huge_page(60'000'000, true);  // a pause
+    std::vector<void*> objects = take_chunks(bin, 5);
+    std::sort(objects.begin(), objects.end());
+    const auto middle = objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects / 2);
+    const auto first = objects.end() - static_cast<ptrdiff_t>(info_of(bin).objects);
+    std::atomic<bool> ends{false}, fell{false};
+    std::thread reader([&] {
+      for (uint64_t last = 0; !ends.load(); last = page_counts.purged.get()) {
+        if (page_counts.purged.get() < last) fell = true;
+      }
+    });
+    for (unsigned turn = 0; turn < rounds(100); ++turn) {
+      for (const auto& [from, to] : {std::pair{first, middle}, std::pair{middle, objects.end()}}) {
+        give(bin, {from, to});
+        purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+      }
+      for (auto at = first; at != objects.end();) at += take_objects(process_store, bin, &*at, kFolioObjects);
+      std::sort(first, objects.end());
+    }
+    ends = true;
+    reader.join();
+    EXPECT_FALSE(fell);
   });
 }
 
