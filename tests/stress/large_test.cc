@@ -86,8 +86,10 @@ class LargeWorker {
 
   void resize(Object& object) {
     const size_t before = object.size;
-    // Often by a little: in place, where there is room.
-    const size_t to = random_() % 2 == 0 ? size() : before + random_() % (size_t{128} << 10) - (size_t{16} << 10);
+    // Often by a little: in place, where there is room. At least kLeast, also after many that shrink.
+    constexpr size_t kLess = size_t{16} << 10;
+    const size_t little = std::max(before + random_() % (size_t{128} << 10), kLeast + kLess) - kLess;
+    const size_t to = random_() % 2 == 0 ? size() : little;
     object.at = static_cast<unsigned char*>(folio_realloc(object.at, to));
     object.size = to;
     if (object.at == nullptr) return fail("realloc found no memory", object);
