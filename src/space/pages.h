@@ -47,9 +47,9 @@ void zero_pages(char* start, size_t bytes);
 bool purge_pages(void* address, size_t bytes, size_t absent_bytes = 0);
 
 // The same for up to 64 ranges of pages that are there; returns a bit for each that is gone. By one system call for all
-// where there is a housekeeper: 64 single pages in a row of holes then cost 0.75 us each in place of 2, and 1.1 in place
-// of 3.2 beside a thread on another CPU (Linux 6.18). Not in a program of one thread, as sandboxes may kill it for a
-// call that they do not know.
+// where there is a housekeeper: 64 single pages in a row of holes then cost 0.75 us each in place of 2, and 1.1 in
+// place of 3.2 beside a thread on another CPU (Linux 6.18). Not in a program of one thread, as sandboxes may kill it
+// for a call that they do not know.
 uint64_t purge_ranges(const os::PageRange* ranges, unsigned count);
 
 }  // namespace folio
