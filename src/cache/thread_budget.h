@@ -17,7 +17,7 @@ struct BinCache {
   uint8_t capacity;
   uint8_t calls;     // how often the bin ran over or dry since it was last swept, at most 255
   bool ran_over;     // over, not dry, the last time
-  uint8_t in_a_row;  // how often it did the same directly before, at most kInARow
+  uint8_t in_a_row;  // how often it did the same directly before, at most kInARow; not counted while used_up
 };
 
 struct ThreadBudget {
