@@ -289,9 +289,7 @@ void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
   const bool is_new = d.backing() == Backing::kHugeWanted;
   d.set_backing(Backing::kHuge);
-  // [descriptor] acq_rel: sees the header of the one before; pairs with the exchange that put it there.
-  Descriptor* const before = d.block->home->young.exchange(&d, order::acq_rel);
-  if (before != nullptr && before != &d) os::refuse_huge_pages(before->chunk(), kChunkBytes);
+  d.block->home->advised.add(d.chunk());
   // Of a chunk that was purged some page may be there, so that small ones come.
   if (!is_new || !trust_huge_page()) time_huge_page(d);
   // 100,000 instructions, little beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the
@@ -309,7 +307,7 @@ void note_whole(Descriptor& d) {
 void prepare_purge(Descriptor& d) {
   const Backing backing = d.backing();
   if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
-  if (backing == Backing::kHuge) os::refuse_huge_pages(d.chunk(), kChunkBytes);
+  if (backing == Backing::kHuge) d.block->home->advised.withdraw(d.chunk());
   const bool small = backing == Backing::kSmall || backing == Backing::kDense;
   d.set_backing(small ? Backing::kSmallPurged : Backing::kHugePurged);
 }

@@ -62,9 +62,6 @@ bool retire(Descriptor& d) {
     return false;
   }
   char* const chunk = d.chunk();
-  Descriptor* self = &d;
-  // Relaxed: the chunk's advice goes with it. unseen: a store would leave another chunk's advice, which costs a mapping
-  d.block->home->young.compare_exchange(self, nullptr, order::relaxed);
   d.block->home->chunks.sub(1);
   set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
   keep(d);

@@ -11,6 +11,7 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
+#include "store/advised_runs.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -26,7 +27,7 @@ struct alignas(64) Bin {
   Atomic<unsigned> repair_slot;
   Atomic<bool> refused;       // the kernel has refused to purge some page
   Hint<unsigned> watched;     // frees watched so far; of simultaneous ones it may miss some
-  Atomic<Descriptor*> young;  // the chunk that was last advised to be a huge page
+  AdvisedRuns advised;        // to be huge pages
 };
 
 // Where collapse (collapse.h) goes on; touched by one thread at a time, the housekeeper as a rule.

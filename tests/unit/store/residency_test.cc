@@ -17,6 +17,7 @@
 #include "store/occupancy.h"
 #include "store/purge.h"
 #include "unit/child.h"
+#include "unit/mappings.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -309,6 +310,33 @@ TEST(Residency, WithoutTheSystemCallPagesComeOneByOne) {
   });
   if (result == kCannot) GTEST_SKIP() << "no filters here";
   EXPECT_EQ(result, kPassed);
+}
+
+// So that what is written late comes as huge pages.
+TEST(Residency, HugePagesStayAdvisedUntilAPurge) {
+  EXPECT_IN_FRESH_HEAP([] {
+    const BinId bin = bin_of(64);
+    std::vector<void*> objects;
+    for (unsigned chunk = 0; chunk < 12; ++chunk) {
+      note_huge_page(0, true);  // however slow the one before was
+      const auto more = take_chunk(bin, [](Descriptor&, size_t) {});
+      objects.insert(objects.end(), more.begin(), more.end());
+    }
+    std::vector<char*> huge;
+    visit_chunks(process_store, bin, [&](Descriptor& d) {
+      if (d.backing() == Backing::kHuge) huge.push_back(d.chunk());
+      return true;
+    });
+    const auto advised = [&] {
+      return std::count_if(huge.begin(), huge.end(),
+                           [](char* chunk) { return mapping_flags(chunk).find(" hg ") != std::string::npos; });
+    };
+    const auto all = static_cast<std::ptrdiff_t>(huge.size());
+    if (advised() != 0) EXPECT_EQ(advised(), all) << "none where the kernel has none";
+    give(bin, objects);
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    EXPECT_EQ(advised(), 0);
+  });
 }
 
 TEST(Residency, ABinOfManyFullChunksGetsHugePages) {

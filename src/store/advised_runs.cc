@@ -1,0 +1,52 @@
+// Extends, replaces and withdraws runs; each withdrawal is one system call.
+#include "store/advised_runs.h"
+
+#include "config/size_classes.h"
+#include "os/os.h"
+
+namespace folio {
+
+namespace {
+
+struct Run {
+  uint64_t first, count;
+  static Run of(uint64_t word) { return {word >> 32, word & UINT32_MAX}; }
+  uint64_t word() const { return first << 32 | count; }
+  bool holds(uint64_t chunk) const { return chunk - first < count; }
+  bool is_beside(uint64_t chunk) const { return count != 0 && (chunk == first + count || chunk + 1 == first); }
+  Run with(uint64_t chunk) const { return {chunk < first ? chunk : first, count + 1}; }
+  void withdraw() const {
+    if (count != 0) os::refuse_huge_pages(reinterpret_cast<char*>(first << kChunkShift), count << kChunkShift);
+  }
+};
+
+uint64_t number_of(const char* chunk) { return reinterpret_cast<uintptr_t>(chunk) >> kChunkShift; }
+
+}  // namespace
+
+void AdvisedRuns::add(char* chunk) {
+  const uint64_t number = number_of(chunk);
+  for (Atomic<uint64_t>& word : run) {
+    uint64_t now = word.load(order::relaxed);  // relaxed: numbers only, a hint
+    do {
+      if (Run::of(now).holds(number)) return;
+    } while (Run::of(now).is_beside(number) &&
+             !word.compare_exchange(now, Run::of(now).with(number).word(), order::relaxed));  // relaxed: as above
+    if (Run::of(now).is_beside(number)) return;
+  }
+  const unsigned place = next.get();
+  next.set((place + 1) % kMost);
+  Run::of(run[place].exchange(Run{number, 1}.word(), order::relaxed)).withdraw();  // relaxed: as above
+}
+
+void AdvisedRuns::withdraw(char* chunk) {
+  for (Atomic<uint64_t>& word : run) {
+    uint64_t now = word.load(order::relaxed);  // relaxed: numbers only, a hint
+    while (Run::of(now).holds(number_of(chunk))) {
+      if (word.compare_exchange(now, 0, order::relaxed)) return Run::of(now).withdraw();  // relaxed: as above
+    }
+  }
+  os::refuse_huge_pages(chunk, kChunkBytes);
+}
+
+}  // namespace folio

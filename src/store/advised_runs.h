@@ -1,0 +1,33 @@
+// Which chunks of a bin the kernel is advised to back by huge pages: the last few runs of neighbours. A program that
+// writes its objects long after it allocated them gets huge pages then. A run costs up to two mappings, of which a
+// process may have 65,530, so older runs are withdrawn.
+//
+// Runs end where regions do (space/region.h), so a bin that grows alone has one of 64, 64, 128 MiB and so on.
+//
+// Rejected: to keep advised only the chunk that the bin opened last. 4 million objects of 64 bytes, first all allocated,
+// then all written, took 0.117 s in place of 0.049, with 14 MiB of huge pages in place of 240.
+//
+// Who may touch it: everybody, at any time. All of it is a hint: a thread that stops in between, or two at once, leave
+// chunks advised or not, which costs mappings or page faults.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "sync/relaxed.h"
+
+namespace folio {
+
+struct AdvisedRuns {
+  static constexpr unsigned kMost = 4;
+  Atomic<uint64_t> run[kMost];  // | number of the first chunk : 32 | how many : 32 |
+  Hint<unsigned> next;          // which run a new one replaces
+
+  // Adds a chunk that was just advised: to a run of which it is a neighbour, else as a new run.
+  void add(char* chunk);
+  // Before a chunk is purged in part, or unmapped: withdraws the advice of its run, or of itself where it is in none.
+  // What is huge already stays so.
+  void withdraw(char* chunk);
+};
+
+}  // namespace folio

@@ -1,0 +1,78 @@
+#include "store/advised_runs.h"
+
+#include <gtest/gtest.h>
+
+#include "config/size_classes.h"
+#include "os/os.h"
+#include "unit/mappings.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+class AdvisedRunsTest : public ::testing::Test {
+ protected:
+  static constexpr unsigned kChunks = 16;
+  static constexpr size_t kBytes = kChunks * kChunkBytes;
+
+  void SetUp() override {
+    ASSERT_NE(start_, nullptr);
+    ASSERT_TRUE(os::commit(start_, kBytes));
+    if (!os::prefer_huge_pages(start_, kBytes)) GTEST_SKIP() << "no huge pages";
+    if (mapping_flags(start_).find(" hg ") == std::string::npos) GTEST_SKIP() << "an emulator";
+    os::refuse_huge_pages(start_, kBytes);
+  }
+  void TearDown() override { os::unreserve(start_, kBytes); }
+
+  char* chunk(unsigned i) const { return start_ + i * kChunkBytes; }
+  void add(unsigned i) {
+    ASSERT_TRUE(os::prefer_huge_pages(chunk(i), kChunkBytes));
+    runs_.add(chunk(i));
+  }
+  // A letter a chunk: whether it is advised.
+  std::string advised() const {
+    std::string all;
+    for (unsigned i = 0; i < kChunks; ++i) all += mapping_flags(chunk(i)).find(" hg ") != std::string::npos ? 'A' : '-';
+    return all;
+  }
+
+  AdvisedRuns runs_{};
+  char* const start_ = static_cast<char*>(os::reserve(kBytes, kChunkBytes));
+};
+
+TEST_F(AdvisedRunsTest, NeighboursAreOneRun) {
+  for (const unsigned i : {3u, 4u, 5u, 2u, 4u}) add(i);
+  EXPECT_EQ(advised(), "--AAAA----------");
+  for (const unsigned i : {8u, 10u, 12u}) add(i);
+  EXPECT_EQ(advised(), "--AAAA--A-A-A---");
+}
+
+TEST_F(AdvisedRunsTest, TheOldestRunIsWithdrawn) {
+  for (const unsigned i : {0u, 1u, 4u, 6u, 8u}) add(i);
+  EXPECT_EQ(advised(), "AA--A-A-A-------");
+  add(10);
+  EXPECT_EQ(advised(), "----A-A-A-A-----");
+  add(5);  // between two runs: of one of them
+  add(12);
+  EXPECT_EQ(advised(), "------A-A-A-A---");
+}
+
+TEST_F(AdvisedRunsTest, AWithdrawnChunkTakesItsRunAlong) {
+  for (const unsigned i : {0u, 1u, 2u, 6u, 7u}) add(i);
+  runs_.withdraw(chunk(1));
+  EXPECT_EQ(advised(), "------AA--------");
+  runs_.withdraw(chunk(7));
+  EXPECT_EQ(advised(), "----------------");
+  add(8);
+  EXPECT_EQ(advised(), "--------A-------") << "what was withdrawn is no neighbour";
+}
+
+TEST_F(AdvisedRunsTest, AChunkOfNoRunIsWithdrawnAlone) {
+  add(3);
+  ASSERT_TRUE(os::prefer_huge_pages(chunk(9), 2 * kChunkBytes));
+  runs_.withdraw(chunk(9));
+  EXPECT_EQ(advised(), "---A------A-----");
+}
+
+}  // namespace
