@@ -6,9 +6,8 @@
 // timed, and after a slow one there is a pause of 64 times its time: slow pages take at most 1/64 of the time.
 //
 // To be timed, a page has to be touched here. After a quick one the next ones are trusted: 1, 3, 7, at most 63. They
-// come where the program writes, and where it never writes none does. (Producers and consumers of objects that nobody
+// come where the program first writes, however late (advised_runs.h). (Producers and consumers of objects that nobody
 // writes, 512 bytes and 1 KiB, peaked at 27 to 196 MiB with each page touched here, at 7 to 18 with none.)
-// So do those that the program writes long after it allocated them (advised_runs.h).
 //
 // Small pages may come in place of a huge one: the kernel has none, huge pages are off, or it keeps a table of small
 // pages for the chunk. The pause then doubles for each time in a row. (With huge pages off, a program that empties and

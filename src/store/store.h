@@ -25,9 +25,9 @@ struct alignas(64) Bin {
   // The chunk whose hints are repaired next; null: the bin's first one.
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
-  Atomic<bool> refused;       // the kernel has refused to purge some page
-  Hint<unsigned> watched;     // frees watched so far; of simultaneous ones it may miss some
-  AdvisedRuns advised;        // to be huge pages
+  Atomic<bool> refused;    // the kernel has refused to purge some page
+  Hint<unsigned> watched;  // frees watched so far; of simultaneous ones it may miss some
+  AdvisedRuns advised;     // to be huge pages
 };
 
 // Where collapse (collapse.h) goes on; touched by one thread at a time, the housekeeper as a rule.
