@@ -289,14 +289,17 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, kStepChunks, true}).purged;
 }
 
-FOLIO_NOINLINE void keep_bound() {
+// In a call that took `taken` bytes of a large or huge object.
+FOLIO_NOINLINE void keep_bound(size_t taken) {
   note_work();
   call_if_asleep();
   size_t excess = dirty_excess();
   if (excess == 0 || (excess < kExcessSlack && options.decay != 0)) return;
   if (drain_what_pins()) excess = dirty_excess();
   // In steps that grow with the excess: 62 frees of scattered objects, one slow call, can free as many pages.
-  const size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
+  size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
+  // What a call takes must not come on top of what has to go for it.
+  if (step < taken) step = taken;
   const size_t most = excess + kExcessSlack < step ? excess + kExcessSlack : step;
   bool in_vain = true;
   // Without decay all of it goes by the call that frees, page by page.
@@ -333,15 +336,15 @@ bool polls_time(uint32_t calls) { return calls % 16 < 2; }
 }  // namespace
 
 void clock_after_slow_call() {
-  if (dirty_over_floor()) keep_bound();
+  if (dirty_over_floor()) keep_bound(0);
   ladder_after_call();
   const ThreadCache* cache = thread_state.cache;
   if (cache != nullptr && !polls_time(cache->activity.get())) return;
   poll_time();
 }
 
-void clock_after_large_call() {
-  if (dirty_over_floor()) keep_bound();
+void clock_after_large_call(size_t taken) {
+  if (dirty_over_floor()) keep_bound(taken);
   ladder_after_call();
   poll_time();
 }
@@ -356,7 +359,7 @@ void clock_after_huge_free(size_t freed) {
     const size_t aged = huge_purge(false, excess);
     if (aged < excess) huge_purge(true, excess - aged);
   }
-  clock_after_large_call();
+  clock_after_large_call(0);
 }
 
 // Such a call makes little memory dirty, so only those that read the clock check the bound. (With a check in each, 300

@@ -79,7 +79,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
     return object == nullptr ? out_of_memory() : object;
   }
   void* const object = start_of_huge(block, size, zeroed);
-  clock_after_large_call();
+  clock_after_large_call(size);
   return object;
 }
 
@@ -107,7 +107,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && give_back_chunks(size)) object = take_large(size, alignment, zeroed);
-  clock_after_large_call();
+  clock_after_large_call(size);
   return object == nullptr ? out_of_memory() : object;
 }
 
@@ -130,7 +130,7 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
   }
   if (object == nullptr) return nullptr;
   seam_chose(object, size, interval);
-  clock_after_large_call();
+  clock_after_large_call(size);
   return object;
 }
 

@@ -64,10 +64,10 @@ size_t dirty_over_bound() {
   const int64_t live = live_now();
   const int64_t recent = raise(most_live, live);
   const int64_t wanted_again = raise(regrown, live - purged_to.get());
-  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, kTolerated));
+  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, kAgainMost));
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t huge = live_huge();
-  const int64_t share = least_of(most_of(back, 2 * live), kTolerated) + least_of(huge / 4, 4 * kTolerated);
+  const int64_t share = most_of(least_of(most_of(back, 2 * live), kTolerated), least_of(huge / 4, kAgainMost));
   const int64_t large = most_of(least_of(page_counts.dirty_large.get(), share), 0);
   const int64_t bound = most_of(large + most_of(floor, (live - huge) / 4), floor + again);
   const int64_t excess = dirty - bound;

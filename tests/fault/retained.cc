@@ -167,10 +167,10 @@ void depot() {
 }
 
 // What a thread without others keeps at once of what it frees.
-void dirty_alone(size_t least, size_t most) {
+void dirty_alone(size_t least, size_t most, unsigned turns) {
   Random random(3);
   resident_before = resident();
-  for (unsigned round = 0; round < 3; ++round) burst(random, least, most, 300 * kMiB);
+  for (unsigned turn = 0; turn < turns; ++turn) burst(random, least, most, 300 * kMiB);
   say(0);
 }
 
@@ -233,7 +233,7 @@ int main(int argc, char** argv) {
   if (is("thread_caches")) return thread_caches(), 0;
   if (is("cpu_caches")) return cpu_caches(), 0;
   if (is("depot")) return depot(), 0;
-  if (is("dirty_alone")) return dirty_alone(number(2), number(3)), 0;
+  if (is("dirty_alone")) return dirty_alone(number(2), number(3), static_cast<unsigned>(number(4))), 0;
   if (is("quiet")) return quiet(static_cast<unsigned>(number(2))), 0;
   if (is("survivors")) return survivors(number(2), static_cast<unsigned>(number(3))), 0;
   if (is("metadata")) return metadata(number(2)), 0;

@@ -67,12 +67,17 @@ TEST(Retain, OfLargeObjectsTwiceWhatIsLiveIsTolerated) {
   EXPECT_EQ(excess(1000, 64 + 250, true), 0u);
   EXPECT_EQ(excess(1000, 64 + 251, true), 1u);
   page_counts.huge_live.add(8 * kMiB);
-  EXPECT_EQ(excess(0, 34, true), 0u) << "what is live of huge objects, and a quarter of it";
-  EXPECT_EQ(excess(0, 35, true), 1u);
+  EXPECT_EQ(excess(0, 32, true), 0u) << "twice what is live of huge objects";
+  EXPECT_EQ(excess(0, 33, true), 1u);
   EXPECT_EQ(excess(0, 17), 1u) << "not for objects of bins";
   page_counts.huge_live.sub(4 * kMiB);
-  EXPECT_EQ(excess(0, 35, true), 10u);
-  page_counts.huge_live.sub(4 * kMiB);
+  EXPECT_EQ(excess(0, 35, true), 11u);
+  page_counts.huge_live.add(396 * kMiB);
+  EXPECT_EQ(excess(0, 16 + 100, true), 0u) << "or a quarter of it";
+  EXPECT_EQ(excess(0, 16 + 101, true), 1u);
+  page_counts.huge_live.add(1600 * kMiB);
+  EXPECT_EQ(excess(0, 16 + 257, true), 1u) << "no more than kAgainMost";
+  page_counts.huge_live.sub(2000 * kMiB);
   EXPECT_EQ(excess(0, 17, true), 1u);
 }
 
@@ -147,14 +152,14 @@ TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
     EXPECT_EQ(dirty_excess() / kMiB, 1u) << "a purge of what is too much leaves the rest";
   }
   {
-    const Counts again(200 * kSigned, 17 * kSigned, false);
+    const Counts again(300 * kSigned, 17 * kSigned, false);
     EXPECT_EQ(dirty_excess(), 0u);
   }
   {
-    const Counts freed(0, 200 * kSigned, false);
-    EXPECT_EQ(dirty_excess() / kMiB, 217u - 64 - 16) << "no more than kTolerated";
+    const Counts freed(0, 300 * kSigned, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 317u - 256 - 16) << "no more than kAgainMost";
     forget_recent_live();
-    EXPECT_EQ(dirty_excess() / kMiB, 217u - 16) << "a tick later nothing but the floor";
+    EXPECT_EQ(dirty_excess() / kMiB, 317u - 16) << "a tick later nothing but the floor";
   }
 }
 
