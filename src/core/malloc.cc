@@ -18,10 +18,10 @@
 #include "core/lifecycle.h"
 #include "core/seam.h"
 #include "insight/guards.h"
+#include "space/chunks.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/pages.h"
-#include "space/region.h"
 #include "store/bin.h"
 #include "store/retire.h"
 
@@ -51,7 +51,7 @@ void* allocate_in_larger_bin(BinId bin) {
 // Where address space is short for so many bytes, and chunks have as much: empties the caches, and retires the chunks
 // that are empty then.
 bool give_back_chunks(size_t size) {
-  if (size > region_chunks() * kChunkBytes) return false;
+  if (size > chunks_in_use() * kChunkBytes) return false;
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
   empty_shared_caches();
   return retire_free_chunks(process_store) != 0;

@@ -7,6 +7,7 @@
 #include "cache/thread_caches.h"
 #include "insight/guards.h"
 #include "os/os.h"
+#include "space/chunks.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/metadata.h"
@@ -71,7 +72,7 @@ Totals totals(const InThreads& in_threads) {
   if (dirty > static_cast<int64_t>(t.dirty)) t.dirty = static_cast<uint64_t>(dirty);
   t.metadata = metadata_bytes();
   t.reserved = region_bytes() + large.reserved + huge_reserved_bytes();
-  t.chunks = region_chunks();
+  t.chunks = chunks_in_use();
   t.threads = thread_count();
   t.purged = page_counts.purged.get();
   t.purge_calls = page_counts.purge_calls.get();

@@ -6,9 +6,9 @@
 #include "os/os.h"
 #include "os/report.h"
 #include "space/chunk_table.h"
+#include "space/chunks.h"
 #include "space/metadata.h"
 #include "space/pages.h"
-#include "space/region.h"
 #include "space/room.h"
 
 namespace folio {

@@ -7,7 +7,6 @@
 #include "space/large_fields.h"
 #include "space/large_runs.h"
 #include "space/pages.h"
-#include "space/region.h"
 #include "space/room.h"
 
 namespace folio {

@@ -77,6 +77,12 @@ bool large_resize(void* object, size_t size);
 size_t large_purge(Fields& fields, bool all, size_t most_bytes);
 void large_age(Fields& fields);
 
+// Where address space is short, a field of the process's lends a chunk to a bin. Zero-filled once it is committed; null
+// if there is none.
+char* lend_chunk();
+// Takes a chunk back that has no live object, no resident page, and no bin's entry any more. False if it was not lent.
+bool take_back_chunk(char* chunk);
+
 // For statistics: counted by a walk.
 struct LargeStats {
   uint64_t objects, taken, parked, resident, dirty, reserved;  // bytes but for the first; parked ones are not in taken

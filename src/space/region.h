@@ -15,22 +15,13 @@ namespace folio {
 extern Atomic<uint64_t> region_cursor;
 extern Counter<size_t> region_reserved;  // what region_bytes() says
 
-// 2 MiB of address space at a multiple of 2 MiB, to be committed before use, or null.
-char* acquire_chunk();
+// A chunk, zero-filled once it is committed; null if there is no address space.
+char* carve_chunk();
 
-// For a chunk that could not be opened, or is retired: no address of it is in use.
-void return_chunk(char* chunk);
+// Gives a chunk back of which no address is in use.
+void uncarve_chunk(char* chunk);
 
-// Where address space is short, chunks come from fields of large objects. Both functions are declared here and defined
-// in large.cc, since regions are a layer below large objects and may not include their headers.
-//
-// Lends a chunk, zero-filled once it is committed. Null if there is none.
-char* lend_chunk();
-// Takes a chunk back that has no live object, no resident page, and no bin's entry any more. False if it was not lent.
-bool take_back_chunk(char* chunk);
-
-// Address space reserved for chunks so far, and chunks carved from it.
+// Address space reserved for chunks so far.
 size_t region_bytes();
-size_t region_chunks();
 
 }  // namespace folio

@@ -8,9 +8,9 @@
 
 #include "config/options.h"
 #include "os/os.h"
+#include "space/chunks.h"
 #include "space/metadata.h"
 #include "space/pages.h"
-#include "space/region.h"
 #include "space/room.h"
 #include "store/commit.h"
 #include "store/misuse.h"

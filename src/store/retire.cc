@@ -2,8 +2,8 @@
 #include "store/retire.h"
 
 #include "os/os.h"
+#include "space/chunks.h"
 #include "space/pages.h"
-#include "space/region.h"
 #include "store/commit.h"
 #include "store/occupancy.h"
 #include "store/purge.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "config/options.h"
-#include "space/region.h"
+#include "space/chunks.h"
 #include "store/bin.h"
 #include "store/check.h"
 #include "store/collapse.h"

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "os/os.h"
+#include "space/chunks.h"
 #include "space/housekeeper.h"
 #include "space/huge.h"
 #include "space/metadata.h"

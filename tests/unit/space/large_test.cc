@@ -1,4 +1,5 @@
-#include "space/region.h"
+#include "space/large.h"
+
 #include "unit/space/large_objects.h"
 
 namespace {

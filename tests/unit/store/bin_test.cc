@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "os/os.h"
+#include "space/chunks.h"
 #include "space/metadata.h"
 #include "space/region.h"
 #include "store/purge.h"
@@ -191,13 +192,13 @@ TEST(Bin, OneTakeReachesOverFoliosAndChunks) {
 TEST(Bin, InOpenChunksOpensNone) {
   const BinId bin = bin_of(30 * kKiB);
   Taken(bin).take(1);  // so that there is one
-  const size_t chunks = region_chunks();
+  const size_t chunks = chunks_in_use();
   std::vector<void*> objects(1);
   while (take_objects_in_open_chunks(process_store, bin, &objects.back(), 1) == 1) objects.push_back(nullptr);
   EXPECT_EQ(objects.back(), nullptr);
   objects.pop_back();
   EXPECT_GE(objects.size(), info_of(bin).objects);
-  EXPECT_EQ(region_chunks(), chunks);
+  EXPECT_EQ(chunks_in_use(), chunks);
   for (void*& object : objects) give_objects(bin, &object, 1, "test");
 }
 
@@ -350,20 +351,20 @@ TEST(Bin, WithoutMemoryNothingIsTakenAndNothingIsLost) {
     take_all(bin);
     give_objects(bin, &object, 1, "test");
     if (take_all(bin) != 1) return kFailed;
-    const size_t reserved = region_bytes(), chunks = region_chunks(), metadata = metadata_bytes();
+    const size_t reserved = region_bytes(), chunks = chunks_in_use(), metadata = metadata_bytes();
     for (unsigned i = 0; i < 1000; ++i) {
       if (take_objects(process_store, bin, &object, 1) != 0) return kFailed;
     }
-    const bool same = region_bytes() == reserved && region_chunks() == chunks && metadata_bytes() == metadata;
+    const bool same = region_bytes() == reserved && chunks_in_use() == chunks && metadata_bytes() == metadata;
     return same && check_bin(process_store, bin) ? kPassed : kFailed;
   });
 }
 
 // Fills all chunks that the bin has, and one more.
 void fill_chunks(BinId bin) {
-  const size_t chunks = region_chunks();
+  const size_t chunks = chunks_in_use();
   void* object = nullptr;
-  while (region_chunks() == chunks && take_objects(process_store, bin, &object, 1) == 1) {
+  while (chunks_in_use() == chunks && take_objects(process_store, bin, &object, 1) == 1) {
   }
   for (unsigned i = 1; i < info_of(bin).objects; ++i) take_objects(process_store, bin, &object, 1);
 }
@@ -378,11 +379,11 @@ TEST(Bin, MetadataThatRunsOutCostsNoAddressSpace) {
     }
     void* object = nullptr;
     if (take_objects(process_store, bin, &object, 1) != 0) return kFailed;
-    const size_t reserved = region_bytes(), chunks = region_chunks();
+    const size_t reserved = region_bytes(), chunks = chunks_in_use();
     for (unsigned i = 0; i < 1000; ++i) {
       if (take_objects(process_store, bin, &object, 1) != 0) return kFailed;
     }
-    return region_bytes() == reserved && region_chunks() == chunks ? kPassed : kFailed;
+    return region_bytes() == reserved && chunks_in_use() == chunks ? kPassed : kFailed;
   });
 }
 

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "os/os.h"
+#include "space/chunks.h"
 #include "space/large.h"
 #include "space/metadata.h"
-#include "space/region.h"
 #include "store/bin.h"
 #include "store/check.h"
 #include "store/occupancy.h"
@@ -56,7 +56,7 @@ TEST(Retire, EveryChunkOfWhichNothingIsTaken) {
       const auto objects = take(bin, 5 * info_of(bin).objects);
       ASSERT_EQ(objects.size(), size_t{5} * info_of(bin).objects);
       EXPECT_EQ(retire_free_chunks(process_store), 0u) << "nothing is free";
-      const size_t reserved = region_chunks();
+      const size_t reserved = chunks_in_use();
       // One object of the third chunk stays.
       std::vector<void*> given = objects;
       void* const kept = given[info_of(bin).objects * 5 / 2];
@@ -65,7 +65,7 @@ TEST(Retire, EveryChunkOfWhichNothingIsTaken) {
       give(bin, given);
       EXPECT_EQ(retire_free_chunks(process_store), 4u);
       EXPECT_EQ(chunks_of(bin), 1u);
-      EXPECT_EQ(region_chunks(), reserved - 4);
+      EXPECT_EQ(chunks_in_use(), reserved - 4);
       for (void* object : given) {
         if (chunk_start(object) != chunk_start(kept)) ASSERT_EQ(place_of(object).descriptor, nullptr);
       }

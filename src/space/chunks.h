@@ -1,0 +1,20 @@
+// Chunks for bins and for guarded objects: carved out of a region, or, where address space is short, lent by a field of
+// large objects. (Of 1 GiB that was full of large objects, all freed, small objects get 984 MiB in place of 56.)
+//
+// Who may call it: everybody, at any time.
+#pragma once
+
+#include <stddef.h>
+
+namespace folio {
+
+// 2 MiB of address space at a multiple of 2 MiB, to be committed before use, or null.
+char* acquire_chunk();
+
+// For a chunk that could not be opened, or is retired: no address of it is in use.
+void return_chunk(char* chunk);
+
+// How many chunks were acquired and not returned.
+size_t chunks_in_use();
+
+}  // namespace folio
