@@ -53,6 +53,7 @@ constexpr unsigned count(const T (&)[n]) {
 
 }  // namespace sizes
 
+inline constexpr unsigned kAlignedShifts = 16;  // of 32 KiB and less
 inline constexpr unsigned kFirstAligned = 1 + sizes::count(sizes::kSmallAndMedium);
 // bins are 1 .. kBins - 1
 inline constexpr unsigned kBins = kFirstAligned + sizes::count(sizes::kAligned);
@@ -110,10 +111,27 @@ constexpr BinInfo make_info(uint32_t size) {
   return info;
 }
 
+// The smallest bin whose objects have at least `size` bytes and are aligned to 2^shift by their size. kNone if there is
+// none.
+constexpr BinId smallest_aligned(const BinInfo* info, unsigned shift, size_t size) {
+  unsigned best = 0;
+  for (unsigned i = 1; i < kBins; ++i) {
+    const bool fits = info[i].natural_shift >= shift && info[i].size >= size;
+    if (fits && (best == 0 || info[i].size < info[best].size)) best = i;
+  }
+  return bin_id(best);
+}
+
+// Of the sizes that one bin serves, at most one is that of a bin of kAligned: up to that one `low`, above it `high`.
+struct AlignedBins {
+  BinId low, high;
+};
+
 struct Tables {
   BinInfo info[kCodes]{};                        // by chunk-table code: those that are no bin have size 0
   uint16_t small_cursor[kSmallTableMost + 1]{};  // by size: the bin's cursor, as an offset among a thread's cursors
   uint8_t medium_bin[kMediumMost / 64 + 1]{};    // by (size + 63) / 64
+  AlignedBins aligned[kAlignedShifts][kFirstAligned]{};  // by the alignment's log2 and the size's bin; for aligned_bin
 };
 
 constexpr Tables make_tables() {
@@ -129,6 +147,12 @@ constexpr Tables make_tables() {
   for (size_t lines = 0; lines <= kMediumMost / 64; ++lines) {
     while (lines * 64 > t.info[bin].size) ++bin;
     t.medium_bin[lines] = static_cast<uint8_t>(bin);
+  }
+  for (unsigned shift = 0; shift < kAlignedShifts; ++shift) {
+    for (bin = 1; bin < kFirstAligned; ++bin) {
+      t.aligned[shift][bin] = {smallest_aligned(t.info, shift, t.info[bin - 1].size + 1),
+                               smallest_aligned(t.info, shift, t.info[bin].size)};
+    }
   }
   return t;
 }
@@ -147,15 +171,9 @@ constexpr BinId bin_of(size_t size) {
 // The smallest bin whose objects have at least `size` bytes and are aligned to `alignment` (a power of two) by their
 // size. kNone if there is none.
 constexpr BinId aligned_bin(size_t alignment, size_t size) {
-  if (size > kMediumMost) return BinId::kNone;
-  const unsigned shift = lowest_bit(alignment);
-  BinId best = BinId::kNone;
-  for (unsigned i = index(bin_of(size)); i < kBins; ++i) {
-    const BinInfo& info = kSizes.info[i];
-    const bool fits = info.natural_shift >= shift && info.size >= size;
-    if (fits && (best == BinId::kNone || info.size < info_of(best).size)) best = bin_id(i);
-  }
-  return best;
+  if (size > kMediumMost || alignment >= size_t{1} << kAlignedShifts) return BinId::kNone;
+  const sizes::AlignedBins bins = kSizes.aligned[lowest_bit(alignment)][index(bin_of(size))];
+  return size <= info_of(bins.low).size ? bins.low : bins.high;
 }
 
 static_assert(kCodes <= 128, "chunk-table codes must leave room");

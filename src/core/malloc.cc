@@ -216,8 +216,9 @@ void* allocate_zeroed(size_t size) {
   return chosen != nullptr ? chosen : allocate_beyond_bins(size, 1, true);
 }
 
-void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
-  if (alignment <= 8 || (alignment == 16 && size >= 16)) return zeroed ? allocate_zeroed(size) : allocate(size);
+namespace {
+
+FOLIO_NOINLINE void* allocate_aligned_slow(size_t alignment, size_t size, bool zeroed) {
   if (start()) {
     if (void* const chosen = choose(size, alignment, zeroed)) return chosen;
   }
@@ -232,6 +233,19 @@ void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
     return out_of_memory();
   }
   return object == nullptr || zero || !zeroed ? object : __builtin_memset(object, 0, size);
+}
+
+}  // namespace
+
+void* allocate_aligned(size_t alignment, size_t size, bool zeroed) {
+  if (alignment <= 8 || (alignment == 16 && size >= 16)) return zeroed ? allocate_zeroed(size) : allocate(size);
+  // Relaxed: the options do not matter here. These calls do not go by the front.
+  if (!zeroed && __builtin_expect(seam_mode.load(order::relaxed) == kOpen, true)) {
+    const BinId bin = aligned_bin(alignment, size);
+    // No bin: bin 0, whose cursor is closed.
+    if (void* const object = pop_object(index(bin) * kCursorBytes)) return object;
+  }
+  return allocate_aligned_slow(alignment, size, zeroed);
 }
 
 }  // namespace folio
