@@ -13,8 +13,10 @@ constinit Hint<int64_t> most_live{0};              // since the last tick
 constinit Hint<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
 constinit Hint<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
                                                    // (never: half, as differences of it must not overflow)
+constinit Hint<int64_t> purged_in_turns{0};        // bytes, for the bound, since turns began
 
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
+constexpr int64_t kTurnsShare = 8;              // with 16, 96 MiB in turns take 1.16 of the time
 constexpr unsigned kInVainMost = 2;
 constexpr int64_t kWaitLeast = int64_t{1} << 20, kWaitMost = int64_t{4} << 20;
 constinit Hint<int64_t> wait_until{0};  // after kInVainMost such passes: what must be dirty before the next one
@@ -45,13 +47,17 @@ int64_t live_resident() { return page_counts.resident.get() - page_counts.dirty.
 int64_t recent_live() { return most_live.get(); }
 
 void forget_recent_live() {
+  if (regrown.get() <= kTolerated) purged_in_turns.set(0);
   most_live.set(live_now());
   regrown.set(0);
   passes_in_vain.set(0);
   wait_until.set(0);
 }
 
-void note_purged_to_bound() { purged_to.set(live_now()); }
+void note_purged_to_bound(size_t bytes) {
+  purged_to.set(live_now());
+  purged_in_turns.set(purged_in_turns.get() + static_cast<int64_t>(bytes));
+}
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
 
@@ -64,7 +70,8 @@ size_t dirty_over_bound() {
   const int64_t live = live_now();
   const int64_t recent = raise(most_live, live);
   const int64_t wanted_again = raise(regrown, live - purged_to.get());
-  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, kAgainMost));
+  const int64_t proven = least_of(kTolerated + purged_in_turns.get() / kTurnsShare, kAgainMost);
+  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, proven));
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t huge = live_huge();
   const int64_t share = most_of(least_of(most_of(back, 2 * live), kTolerated), least_of(huge / 4, kAgainMost));

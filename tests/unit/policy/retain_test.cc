@@ -135,7 +135,7 @@ TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
   options.dirty_floor = 16;
   EXPECT_EQ(excess(0, 40), 24u) << "a first burst";
   const Counts rest(10 * kSigned, 17 * kSigned, false);
-  note_purged_to_bound();
+  note_purged_to_bound(0);
   EXPECT_EQ(dirty_excess() / kMiB, 1u);
   {
     const Counts again(50 * kSigned, 0, false);
@@ -148,7 +148,7 @@ TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
   {
     const Counts more(0, 50 * kSigned, false);
     EXPECT_EQ(dirty_excess() / kMiB, 1u);
-    note_purged_to_bound();
+    note_purged_to_bound(0);
     EXPECT_EQ(dirty_excess() / kMiB, 1u) << "a purge of what is too much leaves the rest";
   }
   {
@@ -157,10 +157,27 @@ TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
   }
   {
     const Counts freed(0, 300 * kSigned, false);
+    EXPECT_EQ(dirty_excess() / kMiB, 317u - 64 - 16) << "no more than kTolerated at first";
+    note_purged_to_bound(8 * 36 * kMiB);
+    EXPECT_EQ(dirty_excess() / kMiB, 317u - 100 - 16) << "an eighth of what was purged";
+    note_purged_to_bound(8 * 500 * kMiB);
     EXPECT_EQ(dirty_excess() / kMiB, 317u - 256 - 16) << "no more than kAgainMost";
     forget_recent_live();
     EXPECT_EQ(dirty_excess() / kMiB, 317u - 16) << "a tick later nothing but the floor";
   }
+  const auto excess_after_another_turn = [] {
+    {
+      const Counts again(300 * kSigned, 17 * kSigned, false);
+      EXPECT_EQ(dirty_excess(), 0u);
+    }
+    const Counts freed(0, 300 * kSigned, false);
+    return dirty_excess() / kMiB;
+  };
+  EXPECT_EQ(excess_after_another_turn(), 317u - 256 - 16) << "the turns went on";
+  forget_recent_live();
+  forget_recent_live();
+  EXPECT_EQ(excess_after_another_turn(), 317u - 64 - 16) << "a tick without one";
+  forget_recent_live();
 }
 
 TEST(Retain, PassesInVainAreRepeatedWhenALittleMoreIsDirty) {
