@@ -85,9 +85,9 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
 
 // A large object out of the CPU's cache, whose pages are there.
 void* take_parked(size_t size, size_t alignment, bool zeroed) {
-  void* const object = alignment <= 64 ? cpu_cache_get_large(process_caches, large_granules(size)) : nullptr;
-  if (object != nullptr) large_unpark(object, size, zeroed);
-  return object;
+  if (alignment > kGranuleBytes) return nullptr;
+  void* const parked = cpu_cache_get_large(process_caches, large_granules(size, alignment));
+  return parked == nullptr ? nullptr : large_unpark(parked, size, alignment, zeroed);
 }
 
 void* take_large(size_t size, size_t alignment, bool zeroed) {

@@ -56,6 +56,7 @@ void give(Field& f, unsigned from, unsigned count) {
   clear(f, from, count);
 }
 
+bool is_hashed(size_t alignment) { return alignment <= 64; }
 size_t line_offset(const char* address) {
   return ((reinterpret_cast<uintptr_t>(address) >> kGranuleShift) * 0x9e3779b97f4a7c15u >> 58) * 64;
 }
@@ -63,8 +64,7 @@ size_t line_offset(const char* address) {
 }  // namespace
 
 void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open) {
-  const bool hashed = alignment <= 64;
-  const unsigned count = hashed ? large_granules(size) : granules_for(size == 0 ? 1 : size);
+  const unsigned count = large_granules(size, alignment);
   const unsigned page_step = granules_a_page();
   const auto align_step = static_cast<unsigned>(alignment >> kGranuleShift);
   unsigned from;
@@ -80,7 +80,7 @@ void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bo
     return nullptr;
   }
   char* const start = granule_at(*f, from);
-  const size_t offset = hashed ? line_offset(start) : 0;
+  const size_t offset = is_hashed(alignment) ? line_offset(start) : 0;
   char* const object = start + offset;
   note_taken(*f, from, count, [&](unsigned first, unsigned n) {
     if (!zeroed) return;
@@ -138,16 +138,22 @@ bool large_mark_seen(void* object, bool seen) {
   return was;
 }
 
-unsigned large_granules(size_t size) { return granules_for(size + kLineOffsetMost); }
+unsigned large_granules(size_t size, size_t alignment) {
+  return granules_for(is_hashed(alignment) ? size + kLineOffsetMost : size == 0 ? 1 : size);
+}
 
-void large_unpark(void* parked, size_t size, bool zeroed) {
+void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed) {
   auto* f = static_cast<Field*>(descriptor_at(parked));
-  Atomic<uint32_t>& entry = f->entry(granule_of(*f, parked));
+  const unsigned g = granule_of(*f, parked);
+  char* const start = granule_at(*f, g);
+  Atomic<uint32_t>& entry = f->entry(g);
   const uint32_t was = entry.load(order::relaxed);  // relaxed: the caller owns it
-  // Relaxed: who frees it got it from the caller.
-  entry.store(make_entry(granules_in(was), offset_in(was), size), order::relaxed);
-  arch::store_barrier();  // as in large_alloc
-  if (zeroed) zero_pages(static_cast<char*>(parked), size);
+  const size_t offset = is_hashed(alignment) ? offset_in(was) : 0;
+  entry.store(make_entry(granules_in(was), offset, size),
+              order::relaxed);  // relaxed: who frees it got it from the caller
+  arch::store_barrier();        // as in large_alloc
+  if (zeroed) zero_pages(start + offset, size);
+  return start + offset;
 }
 
 void large_give(void* parked) {

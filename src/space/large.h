@@ -55,9 +55,10 @@ LargePlace large_place(const void* address);
 unsigned large_park(void* object, bool* seen = nullptr);
 // Sets or clears the mark of a live object whose free is recorded (core/seam.h). Returns whether it was set.
 bool large_mark_seen(void* object, bool seen);
-// How many granules an object of `size` bytes without alignment takes. A parked object of as many can serve as one.
-unsigned large_granules(size_t size);
-void large_unpark(void* parked, size_t size, bool zeroed);
+// How many granules an object of `size` bytes takes. A parked object of as many can serve as one with an alignment of
+// at most kGranuleBytes: large_unpark returns where it starts then.
+unsigned large_granules(size_t size, size_t alignment = 1);
+void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed);
 void large_give(void* parked);
 void large_give_parked(Fields& fields);  // all parked objects, in the child of a fork
 

@@ -55,9 +55,8 @@ class LargeScenario {
   Body allocate_cached(unsigned thread, unsigned granules) {
     return [this, thread, granules] {
       const size_t size = granules * kGranuleBytes - kLineOffsetMost;
-      auto* const parked = static_cast<char*>(cpu_cache_get_large(process_caches, granules));
-      if (parked != nullptr) large_unpark(parked, size, false);
-      got_[thread] = parked != nullptr ? parked : alloc(granules);
+      void* const parked = cpu_cache_get_large(process_caches, granules);
+      got_[thread] = parked == nullptr ? alloc(granules) : static_cast<char*>(large_unpark(parked, size, 1, false));
       if (got_[thread] != nullptr) Machine::write_object(got_[thread]);
     };
   }

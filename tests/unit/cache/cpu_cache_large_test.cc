@@ -121,7 +121,7 @@ TEST_F(CpuCacheTest, ThreadsNeverShareALargeObject) {
         const size_t size = 40000 + random() % 400000;
         object = cpu_cache_get_large(caches, large_granules(size));
         if (object != nullptr) {
-          large_unpark(object, size, false);
+          object = large_unpark(object, size, 1, false);
         } else {
           object = large_alloc(process_fields, size, 1, false);
         }

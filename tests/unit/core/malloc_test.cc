@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include <random>
 #include <set>
 #include <thread>
 
@@ -44,6 +45,32 @@ TEST_F(Malloc, SmallSizesComeFromTheirBins) {
     ASSERT_EQ(chunk_code(object), index(bin_of(size))) << size;
     free_object(object);
   }
+}
+
+// What one alignment has freed, another one may get out of the CPU cache. In a child, as its free memory stays for a
+// while.
+TEST_F(Malloc, LargeObjectsOfAllAlignmentsServeEachOther) {
+  const auto turns = [] {
+    std::minstd_rand random(7);
+    std::pair<char*, size_t> objects[8] = {};
+    for (unsigned turn = 0; turn < 3000; ++turn) {
+      auto& [object, size] = objects[random() % 8];
+      if (object != nullptr) {
+        EXPECT_TRUE(filled(object, size, static_cast<unsigned>(size)));
+        free_object(object);
+      }
+      const size_t alignment = size_t{1} << random() % 18;
+      size = kMediumMost + 1 + random() % (200 * kKiB);
+      const bool zeroed = random() % 4 == 0;
+      object = static_cast<char*>(opaque(allocate_aligned(alignment, size, zeroed)));
+      EXPECT_TRUE(aligned_to(object, alignment)) << alignment;
+      EXPECT_GE(usable(object), size);
+      if (zeroed) EXPECT_TRUE(all_zero(object, size));
+      fill(object, size, static_cast<unsigned>(size));
+    }
+    return HasFailure() ? kFailed : kPassed;
+  };
+  EXPECT_EQ(in_child(turns), kPassed);
 }
 
 TEST_F(Malloc, AboveThemObjectsAreLargeAndThenHuge) {

@@ -118,16 +118,23 @@ TEST_F(Large, AParkedObjectIsNotLiveAndNobodyElses) {
   EXPECT_EQ(resident_bytes(start_of(object), 3 * step), 3 * step) << "no purge takes it";
   large_purge(process_fields, true, kNoLimit);
   EXPECT_EQ(resident_bytes(start_of(object), 3 * step), 3 * step) << "no purge takes it";
-  large_unpark(object, usable(object), false);
+  EXPECT_EQ(large_unpark(object, usable(object), 1, false), object);
   EXPECT_TRUE(large_place(object).starts(object));
   EXPECT_EQ(large_stats(process_fields).objects, 1u);
   EXPECT_EQ(large_stats(process_fields).parked, 0u);
   EXPECT_EQ(object[0], 1) << "nothing was written";
   ASSERT_EQ(large_park(object), granules);
-  large_unpark(object, 2 * step, true);
+  EXPECT_EQ(large_unpark(object, 2 * step, 1, true), object);
   for (size_t i = 0; i < 2 * step; ++i) ASSERT_EQ(object[i], 0) << i;
+  // Aligned, it begins where its granules do.
   ASSERT_EQ(large_park(object), granules);
-  large_give(object);
+  memset(start_of(object), 1, 3 * step);
+  char* const aligned = static_cast<char*>(large_unpark(object, 3 * step, kGranuleBytes, true));
+  EXPECT_EQ(aligned, start_of(object));
+  EXPECT_EQ(usable(aligned), 3 * step);
+  for (size_t i = 0; i < 3 * step; ++i) ASSERT_EQ(aligned[i], 0) << i;
+  ASSERT_EQ(large_park(aligned), granules);
+  large_give(aligned);
   EXPECT_EQ(large_stats(process_fields).parked, 0u);
   expect_exact_accounts();
 }
