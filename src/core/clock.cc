@@ -280,13 +280,14 @@ void note_work() {
 // few have. (In a heap of 100 GiB of which half was freed at random each slow call visited 51,000 chunks, and the
 // program did not come to an end.)
 size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
-  const PurgeStepDone done = purge_step({PurgeWhich::kAged, most_bytes, kWorthACall, kStepChunks, true});
+  const unsigned chunks = kStepChunks + static_cast<unsigned>(most_bytes >> kChunkShift);
+  const PurgeStepDone done = purge_step({PurgeWhich::kAged, most_bytes, kWorthACall, chunks, true});
   *in_vain = !done.worthwhile;
   if (done.purged >= most_bytes) return done.purged;
   age_beyond_bins();
   if (excess <= kExcessMost) return done.purged;
   const size_t rest = most_bytes - done.purged;
-  return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, kStepChunks, true}).purged;
+  return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, chunks, true}).purged;
 }
 
 // In a call that took `taken` bytes of a large or huge object.
@@ -356,8 +357,9 @@ void clock_after_large_call(size_t taken) {
 void clock_after_huge_free(size_t freed) {
   note_live_until_now(freed);
   if (const size_t excess = dirty_excess()) {
-    const size_t aged = huge_purge(false, excess);
-    if (aged < excess) huge_purge(true, excess - aged);
+    size_t purged = huge_purge(false, excess);
+    if (purged < excess) purged += huge_purge(true, excess - purged);
+    if (purged != 0) note_purged_to_bound(purged);
   }
   clock_after_large_call(0);
 }

@@ -78,6 +78,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
   if (aligned && resize_in_place(object, extent, size)) {
     if (extent.code >= kBins) seam_resized(object, size, start());
     ladder_after_call();
+    if (size > extent.usable_bytes) clock_after_large_call(size - extent.usable_bytes);
     return object;
   }
   if (starts_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
@@ -89,6 +90,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     if (block != nullptr) {
       seam_resized(block->base, size, start());
       clock_after_huge_free(0);
+      clock_after_large_call(size - extent.usable_bytes);
       return block->base;
     }
   }

@@ -13,7 +13,8 @@ constinit Hint<int64_t> most_live{0};              // since the last tick
 constinit Hint<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
 constinit Hint<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
                                                    // (never: half, as differences of it must not overflow)
-constinit Hint<int64_t> purged_in_turns{0};        // bytes, for the bound, since turns began
+constinit Hint<int64_t> purged{0};                 // bytes, for the bound, since live was last near most_live
+constinit Hint<int64_t> purged_in_vain{0};         // bytes of those that regrew, since turns began
 
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr int64_t kTurnsShare = 8;              // with 16, 96 MiB in turns take 1.16 of the time
@@ -47,7 +48,8 @@ int64_t live_resident() { return page_counts.resident.get() - page_counts.dirty.
 int64_t recent_live() { return most_live.get(); }
 
 void forget_recent_live() {
-  if (regrown.get() <= kTolerated) purged_in_turns.set(0);
+  if (regrown.get() <= kTolerated) purged_in_vain.set(0);
+  purged.set(0);
   most_live.set(live_now());
   regrown.set(0);
   passes_in_vain.set(0);
@@ -56,7 +58,7 @@ void forget_recent_live() {
 
 void note_purged_to_bound(size_t bytes) {
   purged_to.set(live_now());
-  purged_in_turns.set(purged_in_turns.get() + static_cast<int64_t>(bytes));
+  purged.set(purged.get() + static_cast<int64_t>(bytes));
 }
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
@@ -69,12 +71,18 @@ size_t dirty_over_bound() {
   if (dirty <= floor) return 0;
   const int64_t live = live_now();
   const int64_t recent = raise(most_live, live);
-  const int64_t wanted_again = raise(regrown, live - purged_to.get());
-  const int64_t proven = least_of(kTolerated + purged_in_turns.get() / kTurnsShare, kAgainMost);
+  const int64_t grew = live - purged_to.get();
+  if (const int64_t bytes = purged.get(); bytes != 0 && live >= recent - recent / 8) {
+    purged.set(0);
+    purged_in_vain.set(purged_in_vain.get() + bytes);
+  }
+  const int64_t wanted_again = raise(regrown, grew);
+  const int64_t proven = least_of(kTolerated + purged_in_vain.get() / kTurnsShare, kAgainMost);
   const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, proven));
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t huge = live_huge();
-  const int64_t share = most_of(least_of(most_of(back, 2 * live), kTolerated), least_of(huge / 4, kAgainMost));
+  const int64_t some = least_of(most_of(back, 2 * live), kTolerated);
+  const int64_t share = most_of(some, least_of(some + least_of(huge / 4, 4 * kTolerated), recent - live));
   const int64_t large = most_of(least_of(page_counts.dirty_large.get(), share), 0);
   const int64_t bound = most_of(large + most_of(floor, (live - huge) / 4), floor + again);
   const int64_t excess = dirty - bound;

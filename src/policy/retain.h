@@ -17,13 +17,14 @@ namespace folio {
 //
 //   floor   the option dirty_floor
 //   live    what is live; in `live / 4` without huge objects, in the lines below with them
-//   large   free memory of large and huge objects, at most
-//           max(min(max(2 live, back), kTolerated), min(live huge objects / 4, kAgainMost))
+//   large   free memory of large and huge objects, at most `some` = min(max(2 live, back), kTolerated), or
+//           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more
 //   back    min(recent, recent + recent / 4 - live), where `recent` is the most that was live since the last tick
-//   again   min(regrown, recent - live, kTolerated + purged_in_turns / kTurnsShare, kAgainMost), where `regrown` is the
+//   again   min(regrown, recent - live, kTolerated + purged_in_vain / kTurnsShare, kAgainMost), where `regrown` is the
 //           most by which `live` has exceeded, since the last tick, what was live when the program's calls last purged
-//           for the bound, and purged_in_turns what they have purged for it since the last tick in which no more than
-//           kTolerated regrew. 0 before their first such purge, and while a housekeeper keeps time.
+//           for the bound, and purged_in_vain what they had purged each time that `live` came back to 7/8 of `recent`,
+//           since the last tick in which no more than kTolerated regrew. 0 before their first such purge, and while a
+//           housekeeper keeps time.
 //
 // Why:
 //   large   A malloc of a large or huge object may touch hundreds of pages anew, a malloc of a small one seldom any.

@@ -24,7 +24,9 @@ uint64_t number_of(const char* chunk) { return reinterpret_cast<uintptr_t>(chunk
 
 }  // namespace
 
-void AdvisedRuns::add(char* chunk) {
+constinit Hint<unsigned> runs_begun{0};
+
+void AdvisedRuns::add(char* chunk, bool is_new) {
   const uint64_t number = number_of(chunk);
   for (Atomic<uint64_t>& word : run) {
     uint64_t now = word.load(order::relaxed);  // relaxed: numbers only, a hint
@@ -34,6 +36,7 @@ void AdvisedRuns::add(char* chunk) {
              !word.compare_exchange(now, Run::of(now).with(number).word(), order::relaxed));  // relaxed: as above
     if (Run::of(now).is_beside(number)) return;
   }
+  if (is_new) runs_begun.set(runs_begun.get() + 1);
   const unsigned place = next.get();
   next.set((place + 1) % kMost);
   Run::of(run[place].exchange(Run{number, 1}.word(), order::relaxed)).withdraw();  // relaxed: as above

@@ -201,8 +201,8 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
   if (fresh == 0) return;
   // A guess: two threads that both make the chunk huge do no harm.
   const Backing backing = d.backing();
-  if ((backing == Backing::kHugeWanted || backing == Backing::kHugePurged) && !room_is_tight() && nothing_there(d) &&
-      huge_pages_due()) {
+  const bool wanted = (backing == Backing::kHugeWanted && runs_left()) || backing == Backing::kHugePurged;
+  if (wanted && !room_is_tight() && nothing_there(d) && huge_pages_due()) {
     make_huge(d);
   }
   const int before = change.resident;
@@ -289,7 +289,7 @@ void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
   const bool is_new = d.backing() == Backing::kHugeWanted;
   d.set_backing(Backing::kHuge);
-  d.block->home->advised.add(d.chunk());
+  d.block->home->advised.add(d.chunk(), is_new);
   // Of a chunk that was purged some page may be there, so that small ones come.
   if (!is_new || !trust_huge_page()) time_huge_page(d);
   // 100,000 instructions, little beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the

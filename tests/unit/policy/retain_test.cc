@@ -70,14 +70,30 @@ TEST(Retain, OfLargeObjectsTwiceWhatIsLiveIsTolerated) {
   EXPECT_EQ(excess(0, 32, true), 0u) << "twice what is live of huge objects";
   EXPECT_EQ(excess(0, 33, true), 1u);
   EXPECT_EQ(excess(0, 17), 1u) << "not for objects of bins";
-  page_counts.huge_live.sub(4 * kMiB);
-  EXPECT_EQ(excess(0, 35, true), 11u);
-  page_counts.huge_live.add(396 * kMiB);
-  EXPECT_EQ(excess(0, 16 + 100, true), 0u) << "or a quarter of it";
-  EXPECT_EQ(excess(0, 16 + 101, true), 1u);
+  page_counts.huge_live.add(392 * kMiB);
+  EXPECT_EQ(excess(0, 16 + 64, true), 0u);
+  EXPECT_EQ(excess(0, 16 + 65, true), 1u);
+  // A quarter more, as far as it was live since the last tick.
+  const auto excess_after = [](int64_t freed, int64_t dirty) {
+    forget_recent_live();
+    page_counts.huge_live.add(freed * kMiB);
+    {
+      const Counts looked(0, 17 * kSigned, true);  // above the floor
+      EXPECT_EQ(dirty_excess(), 0u);
+    }
+    page_counts.huge_live.sub(freed * kMiB);
+    const Counts left(0, dirty * kSigned, true);
+    return dirty_excess() / kMiB;
+  };
+  EXPECT_EQ(excess_after(90, 16 + 90), 0u);
+  EXPECT_EQ(excess_after(90, 16 + 91), 1u);
+  EXPECT_EQ(excess_after(500, 16 + 64 + 100), 0u);
+  EXPECT_EQ(excess_after(500, 16 + 64 + 101), 1u);
   page_counts.huge_live.add(1600 * kMiB);
-  EXPECT_EQ(excess(0, 16 + 257, true), 1u) << "no more than kAgainMost";
+  EXPECT_EQ(excess_after(500, 16 + 64 + 256), 0u) << "four times kTolerated";
+  EXPECT_EQ(excess_after(500, 16 + 64 + 257), 1u);
   page_counts.huge_live.sub(2000 * kMiB);
+  forget_recent_live();
   EXPECT_EQ(excess(0, 17, true), 1u);
 }
 
@@ -158,12 +174,8 @@ TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
   {
     const Counts freed(0, 300 * kSigned, false);
     EXPECT_EQ(dirty_excess() / kMiB, 317u - 64 - 16) << "no more than kTolerated at first";
-    note_purged_to_bound(8 * 36 * kMiB);
-    EXPECT_EQ(dirty_excess() / kMiB, 317u - 100 - 16) << "an eighth of what was purged";
-    note_purged_to_bound(8 * 500 * kMiB);
-    EXPECT_EQ(dirty_excess() / kMiB, 317u - 256 - 16) << "no more than kAgainMost";
-    forget_recent_live();
-    EXPECT_EQ(dirty_excess() / kMiB, 317u - 16) << "a tick later nothing but the floor";
+    note_purged_to_bound(240 * kMiB);
+    EXPECT_EQ(dirty_excess() / kMiB, 317u - 64 - 16) << "not before it regrows";
   }
   const auto excess_after_another_turn = [] {
     {
@@ -173,8 +185,16 @@ TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
     const Counts freed(0, 300 * kSigned, false);
     return dirty_excess() / kMiB;
   };
-  EXPECT_EQ(excess_after_another_turn(), 317u - 256 - 16) << "the turns went on";
+  EXPECT_EQ(excess_after_another_turn(), 317u - 64 - 30 - 16) << "an eighth of what was purged in vain";
   forget_recent_live();
+  EXPECT_EQ(excess_after_another_turn(), 317u - 64 - 30 - 16) << "the turns go on";
+  for (unsigned turn = 0; turn < 10; ++turn) {
+    note_purged_to_bound(240 * kMiB);
+    excess_after_another_turn();
+  }
+  EXPECT_EQ(excess_after_another_turn(), 317u - 256 - 16) << "no more than kAgainMost";
+  forget_recent_live();
+  EXPECT_EQ(excess(0, 300), 317u - 16) << "a tick later nothing but the floor";
   forget_recent_live();
   EXPECT_EQ(excess_after_another_turn(), 317u - 64 - 16) << "a tick without one";
   forget_recent_live();

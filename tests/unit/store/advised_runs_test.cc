@@ -28,7 +28,7 @@ class AdvisedRunsTest : public ::testing::Test {
   char* chunk(unsigned i) const { return start_ + i * kChunkBytes; }
   void add(unsigned i) {
     ASSERT_TRUE(os::prefer_huge_pages(chunk(i), kChunkBytes));
-    runs_.add(chunk(i));
+    runs_.add(chunk(i), true);
   }
   // A letter a chunk: whether it is advised.
   std::string advised() const {
@@ -73,6 +73,19 @@ TEST_F(AdvisedRunsTest, AChunkOfNoRunIsWithdrawnAlone) {
   ASSERT_TRUE(os::prefer_huge_pages(chunk(9), 2 * kChunkBytes));
   runs_.withdraw(chunk(9));
   EXPECT_EQ(advised(), "---A------A-----");
+}
+
+TEST_F(AdvisedRunsTest, OnlySoManyBegin) {
+  const unsigned before = runs_begun.get();
+  for (const unsigned i : {0u, 1u, 4u}) add(i);
+  EXPECT_EQ(runs_begun.get(), before + 2) << "a neighbour begins none";
+  runs_.withdraw(chunk(4));
+  runs_.add(chunk(4), false);
+  EXPECT_EQ(runs_begun.get(), before + 2) << "nor does one that was advised before";
+  EXPECT_TRUE(runs_left());
+  runs_begun.set(kRunsMost);
+  EXPECT_FALSE(runs_left());
+  runs_begun.set(before);
 }
 
 }  // namespace

@@ -339,6 +339,19 @@ TEST(Residency, HugePagesStayAdvisedUntilAPurge) {
   });
 }
 
+// So that mappings do not run out.
+TEST(Residency, NoNewHugePagesAfterSoManyRuns) {
+  EXPECT_IN_FRESH_HEAP([] {
+    runs_begun.set(kRunsMost);
+    note_huge_page(0, true);
+    take_chunks(bin_of(64), 8);
+    visit_chunks(process_store, bin_of(64), [&](Descriptor& d) {
+      EXPECT_NE(d.backing(), Backing::kHuge);
+      return true;
+    });
+  });
+}
+
 TEST(Residency, ABinOfManyFullChunksGetsHugePages) {
   EXPECT_IN_FRESH_HEAP([] {
     for (const size_t size : {16, 64, 3000}) {
