@@ -306,7 +306,7 @@ FOLIO_NOINLINE void keep_bound(size_t taken) {
   // Without decay all of it goes by the call that frees, page by page.
   const size_t purged =
       options.decay == 0 ? purge_everything(PurgeWhich::kNow, excess) : purge_for_bound(excess, most, &in_vain);
-  if (purged != 0) note_purged_to_bound(purged);
+  if (purged != 0) note_purged_to_bound();
   note_pass(purged == 0 && in_vain);
 }
 
@@ -345,6 +345,7 @@ void clock_after_slow_call() {
 }
 
 void clock_after_large_call(size_t taken) {
+  if (taken != 0) note_live();
   if (dirty_over_floor()) keep_bound(taken);
   ladder_after_call();
   poll_time();
@@ -357,9 +358,8 @@ void clock_after_large_call(size_t taken) {
 void clock_after_huge_free(size_t freed) {
   note_live_until_now(freed);
   if (const size_t excess = dirty_excess()) {
-    size_t purged = huge_purge(false, excess);
-    if (purged < excess) purged += huge_purge(true, excess - purged);
-    if (purged != 0) note_purged_to_bound(purged);
+    const size_t aged = huge_purge(false, excess);
+    if (aged < excess) huge_purge(true, excess - aged);
   }
   clock_after_large_call(0);
 }

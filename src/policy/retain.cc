@@ -13,11 +13,11 @@ constinit Hint<int64_t> most_live{0};              // since the last tick
 constinit Hint<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
 constinit Hint<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
                                                    // (never: half, as differences of it must not overflow)
-constinit Hint<int64_t> purged{0};                 // bytes, for the bound, since live was last near most_live
-constinit Hint<int64_t> purged_in_vain{0};         // bytes of those that regrew, since turns began
+constinit Hint<bool> purged_low{false};            // for the bound, since live was last near most_live, and far from it
+constinit Hint<int64_t> turns{0};    // how often live came back after that; half of them at each tick without
+constinit Hint<bool> turned{false};  // since the last tick
 
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
-constexpr int64_t kTurnsShare = 8;              // with 16, 96 MiB in turns take 1.16 of the time
 constexpr unsigned kInVainMost = 2;
 constexpr int64_t kWaitLeast = int64_t{1} << 20, kWaitMost = int64_t{4} << 20;
 constinit Hint<int64_t> wait_until{0};  // after kInVainMost such passes: what must be dirty before the next one
@@ -38,6 +38,22 @@ int64_t raise(Hint<int64_t>& most, int64_t live) {
 void set_timekeeper(bool runs) { timekeeper.set(runs); }
 bool timekeeper_runs() { return timekeeper.get(); }
 
+namespace {
+
+bool is_near(int64_t live, int64_t recent) { return live >= recent - recent / 8; }
+
+}  // namespace
+
+int64_t note_live() {
+  const int64_t live = live_now();
+  if (is_near(live, raise(most_live, live)) && purged_low.get()) {
+    purged_low.set(false);
+    turned.set(true);
+    turns.set(turns.get() + 1);
+  }
+  return live;
+}
+
 // No more than can be tolerated for it: a sparse object has touched little of its bytes.
 void note_live_until_now(size_t bytes) {
   raise(most_live, live_now() + least_of(static_cast<int64_t>(bytes), kTolerated));
@@ -48,17 +64,19 @@ int64_t live_resident() { return page_counts.resident.get() - page_counts.dirty.
 int64_t recent_live() { return most_live.get(); }
 
 void forget_recent_live() {
-  if (regrown.get() <= kTolerated) purged_in_vain.set(0);
-  purged.set(0);
+  if (!turned.get()) turns.set(turns.get() / 2);
+  turned.set(false);
+  purged_low.set(false);
   most_live.set(live_now());
   regrown.set(0);
   passes_in_vain.set(0);
   wait_until.set(0);
 }
 
-void note_purged_to_bound(size_t bytes) {
-  purged_to.set(live_now());
-  purged.set(purged.get() + static_cast<int64_t>(bytes));
+void note_purged_to_bound() {
+  const int64_t live = live_now();
+  purged_to.set(live);
+  if (!is_near(live, most_live.get())) purged_low.set(true);
 }
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
@@ -69,15 +87,10 @@ size_t dirty_over_bound() {
   if (dirty < wait_until.get()) return 0;
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   if (dirty <= floor) return 0;
-  const int64_t live = live_now();
-  const int64_t recent = raise(most_live, live);
-  const int64_t grew = live - purged_to.get();
-  if (const int64_t bytes = purged.get(); bytes != 0 && live >= recent - recent / 8) {
-    purged.set(0);
-    purged_in_vain.set(purged_in_vain.get() + bytes);
-  }
-  const int64_t wanted_again = raise(regrown, grew);
-  const int64_t proven = least_of(kTolerated + purged_in_vain.get() / kTurnsShare, kAgainMost);
+  const int64_t live = note_live();
+  const int64_t recent = most_live.get();
+  const int64_t wanted_again = raise(regrown, live - purged_to.get());
+  const int64_t proven = least_of(kTolerated + turns.get() * kForATurn, kAgainMost);
   const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, proven));
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t huge = live_huge();

@@ -148,7 +148,8 @@ void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed) {
   char* const start = granule_at(*f, g);
   Atomic<uint32_t>& entry = f->entry(g);
   const uint32_t was = entry.load(order::relaxed);  // relaxed: the caller owns it
-  const size_t offset = is_hashed(alignment) ? offset_in(was) : 0;
+  const size_t kept = offset_in(was);               // 0 perhaps because it served an aligned request
+  const size_t offset = !is_hashed(alignment) ? 0 : kept != 0 ? kept : line_offset(start);
   entry.store(make_entry(granules_in(was), offset, size),
               order::relaxed);  // relaxed: who frees it got it from the caller
   arch::store_barrier();        // as in large_alloc

@@ -308,7 +308,8 @@ void prepare_purge(Descriptor& d) {
   const Backing backing = d.backing();
   if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
   if (backing == Backing::kHuge) d.block->home->advised.withdraw(d.chunk());
-  const bool small = backing == Backing::kSmall || backing == Backing::kDense;
+  const bool none_left = backing == Backing::kHugeWanted && !runs_left();
+  const bool small = backing == Backing::kSmall || backing == Backing::kDense || none_left;
   d.set_backing(small ? Backing::kSmallPurged : Backing::kHugePurged);
 }
 

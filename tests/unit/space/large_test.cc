@@ -134,6 +134,8 @@ TEST_F(Large, AParkedObjectIsNotLiveAndNobodyElses) {
   EXPECT_EQ(usable(aligned), 3 * step);
   for (size_t i = 0; i < 3 * step; ++i) ASSERT_EQ(aligned[i], 0) << i;
   ASSERT_EQ(large_park(aligned), granules);
+  EXPECT_EQ(large_unpark(aligned, 2 * step, 64, false), object) << "else at its line";
+  ASSERT_EQ(large_park(object), granules);
   large_give(aligned);
   EXPECT_EQ(large_stats(process_fields).parked, 0u);
   expect_exact_accounts();
