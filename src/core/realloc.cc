@@ -94,10 +94,13 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
       return block->base;
     }
   }
+  const int before = errno;
   void* moved = allocate_aligned(alignment, size, false);
   if (moved == nullptr) {
     // A smaller size always fits where the object is.
-    return aligned && size <= extent.usable_bytes ? object : nullptr;
+    if (!aligned || size > extent.usable_bytes) return nullptr;
+    errno = before;
+    return object;
   }
   give_room(moved, size, extent.usable_bytes);
   __builtin_memcpy(moved, object, size < extent.usable_bytes ? size : extent.usable_bytes);
