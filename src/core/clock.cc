@@ -290,7 +290,7 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, chunks, true}).purged;
 }
 
-// In a call that took `taken` bytes of a large or huge object.
+// In a call by which large or huge objects grew by `taken` bytes.
 FOLIO_NOINLINE void keep_bound(size_t taken) {
   note_work();
   call_if_asleep();

@@ -31,8 +31,8 @@ inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 void clock_after_slow_call();
 // The same after a malloc or free of a large object that missed the CPU cache, and after a free of a huge object. These
 // are no slow calls of a thread cache.
-void clock_after_large_call(size_t taken);  // by a malloc: bytes of the object
-void clock_after_huge_free(size_t freed);   // bytes of the object; 0 if its pages moved on
+void clock_after_large_call(size_t taken);  // bytes by which a malloc, or a resize, made an object larger
+void clock_after_huge_free(size_t freed);   // bytes of the object
 // After a malloc or free of a large object that hit the CPU cache, and a free of a watched object (store/watch.h).
 void clock_after_light_call();
 

@@ -58,8 +58,10 @@ bool expand(void* object, size_t size, const char* function) {
   if (size <= extent.usable_bytes) return true;
   const bool large = extent.code == kCodeLarge && is_large(size) && large_resize(object, size);
   const bool huge = starts_huge(extent.code) && huge_resize(huge_at(object), size);
-  if (large || huge) seam_resized(object, size, start());
-  return large || huge;
+  if (!large && !huge) return false;
+  seam_resized(object, size, start());
+  clock_after_large_call(size - extent.usable_bytes);
+  return true;
 }
 
 void* reallocate(void* object, size_t alignment, size_t size, const char* function) {
@@ -89,7 +91,6 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     ladder_after_call();
     if (block != nullptr) {
       seam_resized(block->base, size, start());
-      clock_after_huge_free(0);
       clock_after_large_call(size - extent.usable_bytes);
       return block->base;
     }

@@ -33,16 +33,12 @@ int64_t raise(Hint<int64_t>& most, int64_t live) {
   return live;
 }
 
+bool is_near(int64_t live, int64_t recent) { return live >= recent - recent / 8; }
+
 }  // namespace
 
 void set_timekeeper(bool runs) { timekeeper.set(runs); }
 bool timekeeper_runs() { return timekeeper.get(); }
-
-namespace {
-
-bool is_near(int64_t live, int64_t recent) { return live >= recent - recent / 8; }
-
-}  // namespace
 
 int64_t note_live() {
   const int64_t live = live_now();

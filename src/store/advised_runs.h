@@ -1,7 +1,7 @@
 // Which chunks of a bin the kernel is advised to back by huge pages: the last few runs of neighbours. A program that
 // writes its objects long after it allocated them gets huge pages then. A run costs up to two mappings, of which a
 // process may have 65,530, so older runs are withdrawn. Mappings first touched while one was advised and the other was
-// not stay apart even so. (Two bins that grow by turns, written late: 9,665 mappings for 54 GiB.) So only kRunsMost
+// not stay apart even so. (Two bins that grow by turns, read late: 9,665 mappings for 54 GiB.) So only kRunsMost
 // begin in a process, for chunks that are new; then no more chunks become huge pages.
 //
 // The price: who writes few of many objects late pays for huge pages. (3,000 MiB of objects of 1000 bytes, of which one

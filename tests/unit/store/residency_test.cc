@@ -343,12 +343,19 @@ TEST(Residency, HugePagesStayAdvisedUntilAPurge) {
 TEST(Residency, NoNewHugePagesAfterSoManyRuns) {
   EXPECT_IN_FRESH_HEAP([] {
     runs_begun.set(kRunsMost);
+    const BinId bin = bin_of(64);
+    const auto none_is_huge = [&] {
+      visit_chunks(process_store, bin, [&](Descriptor& d) {
+        EXPECT_NE(d.backing(), Backing::kHuge);
+        return true;
+      });
+    };
     note_huge_page(0, true);
-    take_chunks(bin_of(64), 8);
-    visit_chunks(process_store, bin_of(64), [&](Descriptor& d) {
-      EXPECT_NE(d.backing(), Backing::kHuge);
-      return true;
-    });
+    give(bin, take_chunks(bin, 8));
+    none_is_huge();
+    purge_bins(process_store, PurgeWhich::kAll, kNoLimit);
+    take_chunks(bin, 8);
+    none_is_huge();
   });
 }
 
