@@ -44,7 +44,7 @@ bool unreserve(void* address, size_t bytes);
 bool populate(void* address, size_t bytes);
 
 // Asks for huge pages in an aligned range from reserve(), when it is touched, or for none any more: what is there
-// stays. False if the kernel has none to give.
+// stays. refuse_huge_pages may get neighbouring ranges as one. False if the kernel has none to give.
 bool prefer_huge_pages(void* address, size_t bytes);
 void refuse_huge_pages(void* address, size_t bytes);
 

@@ -32,8 +32,10 @@ void AdvisedRuns::add(char* chunk, bool is_new) {
     uint64_t now = word.load(order::relaxed);  // relaxed: numbers only, a hint
     do {
       if (Run::of(now).holds(number)) return;
+      // Relaxed: as above. unseen: a store could bring a withdrawn run back, of which a chunk has been unmapped since:
+      // the next withdrawal would reach what the program has mapped there
     } while (Run::of(now).is_beside(number) &&
-             !word.compare_exchange(now, Run::of(now).with(number).word(), order::relaxed));  // relaxed: as above
+             !word.compare_exchange(now, Run::of(now).with(number).word(), order::relaxed));
     if (Run::of(now).is_beside(number)) return;
   }
   if (is_new) runs_begun.set(runs_begun.get() + 1);
@@ -46,7 +48,8 @@ void AdvisedRuns::withdraw(char* chunk) {
   for (Atomic<uint64_t>& word : run) {
     uint64_t now = word.load(order::relaxed);  // relaxed: numbers only, a hint
     while (Run::of(now).holds(number_of(chunk))) {
-      if (word.compare_exchange(now, 0, order::relaxed)) return Run::of(now).withdraw();  // relaxed: as above
+      // Relaxed: as above. unseen: a store could lose a chunk that was added just now, which then stays advised
+      if (word.compare_exchange(now, 0, order::relaxed)) return Run::of(now).withdraw();
     }
   }
   os::refuse_huge_pages(chunk, kChunkBytes);
