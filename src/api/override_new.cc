@@ -95,13 +95,22 @@ FOLIO_COLD void* allocate_with_handler_or_null(size_t alignment, size_t size) {
   }
 }
 
-FOLIO_INLINE void* new_object(size_t size) {
+// What the fast path does not do; a tail call, so that the fast path saves no register: 11 instructions in place of 14.
+FOLIO_NOINLINE void* new_object_slow(size_t size) {
   void* object = allocate(size);
   return __builtin_expect(object != nullptr, true) ? object : allocate_with_handler(1, size, true);
 }
-FOLIO_INLINE void* new_object_or_null(size_t size) {
+FOLIO_NOINLINE void* new_object_or_null_slow(size_t size) {
   void* object = allocate(size);
   return __builtin_expect(object != nullptr, true) ? object : allocate_with_handler_or_null(1, size);
+}
+FOLIO_INLINE void* new_object(size_t size) {
+  void* object = allocate_fast(size);
+  return __builtin_expect(object != nullptr, true) ? object : new_object_slow(size);
+}
+FOLIO_INLINE void* new_object_or_null(size_t size) {
+  void* object = allocate_fast(size);
+  return __builtin_expect(object != nullptr, true) ? object : new_object_or_null_slow(size);
 }
 FOLIO_INLINE void* new_aligned(size_t size, std::align_val_t alignment) {
   void* object = allocate_aligned(static_cast<size_t>(alignment), size, false);

@@ -124,13 +124,16 @@ Magazine* remove_some(CpuCache& cache, BinId bin, unsigned want, Magazine* into)
   return into;
 }
 
-// Removes the list's magazines as a bundle, except the first ones, which stay as long as they hold up to `keep` objects
-// together. Null if all stay.
+constexpr unsigned kMagazinesMost = 200;  // in one bundle: bundle_length has 8 bits
+
+// Removes the list's magazines as a bundle, at most kMagazinesMost, except the first ones, which stay as long as they
+// hold up to `keep` objects together. Null if all stay.
 Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* bytes) {
   CpuList& list = cache.lists[index(bin)];
   Magazine *last = nullptr, *bundle = list.top();
   unsigned kept = 0, magazines = 0;
-  for (; bundle != nullptr && kept + bundle->count() <= keep; bundle = bundle->next(), ++magazines) {
+  const auto stays = [&] { return kept + bundle->count() <= keep || list.magazines - magazines > kMagazinesMost; };
+  for (; bundle != nullptr && stays(); bundle = bundle->next(), ++magazines) {
     kept += bundle->count();
     last = bundle;
   }
@@ -148,18 +151,18 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 // Removes what a list that has just grown has too much, as a bundle, or returns null.
 //   shared depot: beyond a bundle's worth     the whole list, for the depot
 //   one thread:   that, and pins_pages        the whole list, for the folios
-//                 beyond kBundleBytes         the older half, at most kAtOnce objects, for the folios
-// What is over the cache's budget, kAloneMost or kMagazinesMost (bundle_length has 8 bits) is beyond either. (With the
-// rule for one thread, trees of 500 to 30,000 nodes take 0.63 of the time; a free that gave 16,384 objects back took
-// 0.26 ms.)
+//                 beyond kAloneBytes          the older half, at most kAtOnce objects, for the folios
+// What is over the cache's budget is beyond either. (With the rule for one thread, trees of 500 to 30,000 nodes take
+// 0.63 of the time; a free that gave 16,384 objects back took 0.26 ms.)
 Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int64_t* bytes) {
-  constexpr unsigned kAloneMost = 16384, kMagazinesMost = 200, kAtOnce = 4096;
+  constexpr uint64_t kAloneBytes = uint64_t{512} << 10;
+  constexpr unsigned kAtOnce = 4096;
   const CpuList& list = cache.lists[index(bin)];
   const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
-  const bool over = cache.bytes > small_budget(caches) || objects > kAloneMost || list.magazines > kMagazinesMost;
+  const bool over = cache.bytes > small_budget(caches);
   if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
   if (caches.depot.shared.get() || pins_pages(list.top(), objects)) return remove_behind(cache, bin, 0, bytes);
-  if (objects * uint64_t{info_of(bin).size} <= kBundleBytes && !over) return nullptr;
+  if (objects * uint64_t{info_of(bin).size} <= kAloneBytes && !over) return nullptr;
   return remove_behind(cache, bin, objects - (objects / 2 < kAtOnce ? objects / 2 : kAtOnce), bytes);
 }
 
@@ -370,21 +373,33 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
   return ran && gone.count == 0;
 }
 
+namespace {
+
+// Drains the bin's list if nobody has used it since the last call, or if `all`, bundle by bundle.
+unsigned trim_list(CpuCache& cache, BinId bin, bool all) {
+  unsigned drained = 0;
+  for (bool more = true; more;) {
+    Magazine* bundle = nullptr;
+    int64_t bytes = 0;
+    cache.section.run(false, [&] {
+      CpuList& list = cache.lists[index(bin)];
+      if (list.top() == nullptr) return;
+      if (all || ++list.idle >= 2) bundle = remove_behind(cache, bin, 0, &bytes);
+    });
+    more = bundle != nullptr && bundle->bundle_length() == kMagazinesMost;
+    drained += bundle_drain(bin, bundle, "free");
+  }
+  return drained;
+}
+
+}  // namespace
+
 unsigned cpu_caches_trim(CpuCaches& caches, bool all, bool large) {
   unsigned drained = 0;
   for (auto& entry : caches.of_cpu) {
     CpuCache* cache = entry.load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
     if (cache == nullptr) continue;
-    for (unsigned i = 1; i < kBins; ++i) {
-      Magazine* bundle = nullptr;
-      int64_t bytes = 0;
-      cache->section.run(false, [&] {
-        CpuList& list = cache->lists[i];
-        if (list.top() == nullptr) return;
-        if (all || ++list.idle >= 2) bundle = remove_behind(*cache, bin_id(i), 0, &bytes);
-      });
-      drained += bundle_drain(bin_id(i), bundle, "free");
-    }
+    for (unsigned i = 1; i < kBins; ++i) drained += trim_list(*cache, bin_id(i), all);
     if (!large) continue;
     LargeGone gone;
     cache->section.run(false, [&] {

@@ -74,7 +74,7 @@ size_t release_huge(void* object, const char* function) {
 
 }  // namespace
 
-void release_slow(void* object, const char* function) {
+void release_slow(void* object, const char* function) noexcept {
   if (object == nullptr) return;
   start();
   const unsigned code = chunk_code(object);
@@ -140,7 +140,7 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
   return true;
 }
 
-void release_sized_slow(void* object, size_t size, const char* function) {
+void release_sized_slow(void* object, size_t size, const char* function) noexcept {
   if (object == nullptr) return;
   // The front is closed, and only sent the call here.
   if (size <= kSmallTableMost && kSizes.small_cursor[size] == cursor_offset_at(object))

@@ -22,7 +22,8 @@
 namespace folio {
 
 // All that the fast path does not do. `function` is the name that the program called, for messages. Keeps errno.
-FOLIO_NOINLINE void release_slow(void* object, const char* function);
+// noexcept, so that operator delete, which is compiled with exceptions, tail-calls it: 13 instructions in place of 15.
+FOLIO_NOINLINE void release_slow(void* object, const char* function) noexcept;
 
 FOLIO_INLINE void release_at(unsigned cursor_offset, void* object, const char* function) {
   const Cursor cursor(cursor_offset);
@@ -40,13 +41,14 @@ FOLIO_INLINE void release(void* object, const char* function) {
 // For callers that know the size. Where the size is of another bin than the object (after a realloc in place, say, or
 // in a delete through the wrong class), the slow path decides: misuse if the address is not the start of an object, or
 // if the size exceeds the object's.
-void release_sized_slow(void* object, size_t size, const char* function);
+void release_sized_slow(void* object, size_t size, const char* function) noexcept;
 
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
   const unsigned cursor = cursor_offset_at(object);
   // A code that is no bin has size 0 here.
-  const bool fits =
-      size <= kSmallTableMost ? front_small_cursor(size) == cursor : size <= kSizes.info[cursor / kCursorBytes].size;
+  const bool fits = __builtin_expect(size <= kSmallTableMost, true)
+                        ? front_small_cursor(size) == cursor
+                        : size <= kSizes.info[cursor / kCursorBytes].size;
   if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
   release_at(cursor, object, function);
 }
