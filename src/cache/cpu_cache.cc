@@ -58,10 +58,17 @@ FOLIO_INLINE CpuCache* current_cache(CpuCaches& caches) {
 
 constexpr uint64_t kSpareShare = 16;
 
-// One cache's budget for objects of bins, and the least budget for large ones.
+// One cache's budget for objects of bins, and the least of the budgets below.
 uint64_t small_budget(const CpuCaches& caches) {
   const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;
   return caches.sparing.get() ? budget / kSpareShare : budget;
+}
+
+// The budget for large objects; and for those of bins while the process has one thread, whose excess goes to the folios:
+// then 40 MiB in cycles of groups take 0.79 of the time in 1.12 times the memory.
+uint64_t budget_by_residency(const CpuCaches& caches) {
+  const uint64_t least = small_budget(caches);
+  return caches.sparing.get() ? least : LargeList::budget_of_one(least, caches.made.get());
 }
 
 void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
@@ -151,18 +158,19 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 // Removes what a list that has just grown has too much, as a bundle, or returns null.
 //   shared depot: beyond a bundle's worth     the whole list, for the depot
 //   one thread:   that, and pins_pages        the whole list, for the folios
-//                 beyond kAloneBytes          the older half, at most kAtOnce objects, for the folios
+//                 beyond half of the budget   the older half, at most kAtOnce objects, for the folios
 // What is over the cache's budget is beyond either. (With the rule for one thread, trees of 500 to 30,000 nodes take
 // 0.63 of the time; a free that gave 16,384 objects back took 0.26 ms.)
 Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int64_t* bytes) {
-  constexpr uint64_t kAloneBytes = uint64_t{512} << 10;
   constexpr unsigned kAtOnce = 4096;
   const CpuList& list = cache.lists[index(bin)];
   const unsigned objects = list.objects.load(order::relaxed);  // relaxed: inside the section
-  const bool over = cache.bytes > small_budget(caches);
+  const bool shared = caches.depot.shared.get();
+  const uint64_t budget = shared ? small_budget(caches) : budget_by_residency(caches);
+  const bool over = cache.bytes > budget;
   if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
-  if (caches.depot.shared.get() || pins_pages(list.top(), objects)) return remove_behind(cache, bin, 0, bytes);
-  if (objects * uint64_t{info_of(bin).size} <= kAloneBytes && !over) return nullptr;
+  if (shared || pins_pages(list.top(), objects)) return remove_behind(cache, bin, 0, bytes);
+  if (objects * uint64_t{info_of(bin).size} <= budget / 2 && !over) return nullptr;
   return remove_behind(cache, bin, objects - (objects / 2 < kAtOnce ? objects / 2 : kAtOnce), bytes);
 }
 
@@ -354,9 +362,7 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
   }
   const bool ran = cache->section.run(use_transactions(*cache), [&] {
     LargeList& list = cache->large;
-    if (list.kept++ % LargeList::kBudgetEvery == 0)
-      list.budget = caches.sparing.get() ? small_budget(caches)
-                                         : LargeList::budget_of_one(small_budget(caches), caches.made.get());
+    if (list.kept++ % LargeList::kBudgetEvery == 0) list.budget = budget_by_residency(caches);
     if (bytes > list.budget / 4) {
       gone.object[gone.count++] = parked;
       return;

@@ -77,10 +77,10 @@ void thread_budget_begin(ThreadBudget& b) {
 void thread_budget_grow(ThreadBudget& b, BinId bin, bool over) {
   BinCache& cached = b.bins[index(bin)];
   if (cached.calls < 255) ++cached.calls;
-  if (b.used_up) return;
+  const unsigned of_bin = info_of(bin).magazine_most;
+  if (b.used_up || cached.capacity >= of_bin) return;
   cached.in_a_row = static_cast<uint8_t>(cached.ran_over != over ? 0 : cached.in_a_row + (cached.in_a_row < kInARow));
-  const unsigned of_bin = info_of(bin).magazine_most,
-                 most = cached.in_a_row == kInARow || of_bin < kMagazineUsual ? of_bin : kMagazineUsual;
+  const unsigned most = cached.in_a_row == kInARow || of_bin < kMagazineUsual ? of_bin : kMagazineUsual;
   if (cached.capacity >= most) return;
   const unsigned capacity = next_capacity(bin, cached, most);
   if (capacity < 2) return;

@@ -46,9 +46,8 @@ void release_sized_slow(void* object, size_t size, const char* function) noexcep
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
   const unsigned cursor = cursor_offset_at(object);
   // A code that is no bin has size 0 here.
-  const bool fits = __builtin_expect(size <= kSmallTableMost, true)
-                        ? front_small_cursor(size) == cursor
-                        : size <= kSizes.info[cursor / kCursorBytes].size;
+  const bool fits = __builtin_expect(size <= kSmallTableMost, true) ? front_small_cursor(size) == cursor
+                                                                    : size <= kSizes.info[cursor / kCursorBytes].size;
   if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
   release_at(cursor, object, function);
 }

@@ -231,8 +231,8 @@ TEST_F(Clock, ALargeHeapToleratesAQuarterOfWhatIsLive) {
   const int result = in_child([] {
     std::vector<void*> live;
     for (unsigned i = 0; i < 3200; ++i) live.push_back(alloc(20 * kKiB));
-    burst(20 * kKiB, 10 * kMiB);
-    if (dirty() < 9 * kMiB) return kFailed;  // all of it is tolerated
+    burst(20 * kKiB, 14 * kMiB);
+    if (dirty() < 9 * kMiB) return kFailed;  // all of it is tolerated; up to 4 MiB are in the CPU cache
     burst(20 * kKiB, 64 * kMiB);
     return dirty() <= 23 * kMiB && dirty() >= 12 * kMiB ? kPassed : kFailed;
   });
