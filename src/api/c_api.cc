@@ -59,7 +59,7 @@ void* folio_calloc(size_t count, size_t size) {
   return allocate_zeroed(bytes);
 }
 
-void* folio_realloc(void* object, size_t size) { return reallocate(object, 1, size, "folio_realloc"); }
+void* folio_realloc(void* object, size_t size) { return reallocate_plain(object, size, "folio_realloc"); }
 
 void* folio_reallocarray(void* object, size_t count, size_t size) {
   size_t bytes;
@@ -67,7 +67,7 @@ void* folio_reallocarray(void* object, size_t count, size_t size) {
     errno = ENOMEM;
     return nullptr;
   }
-  return reallocate(object, 1, bytes, "folio_reallocarray");
+  return reallocate_plain(object, bytes, "folio_reallocarray");
 }
 
 void folio_free(void* object) { release(object, "folio_free"); }

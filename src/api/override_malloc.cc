@@ -32,11 +32,11 @@ FOLIO_EXPORT void* calloc(size_t count, size_t size) noexcept {
   return __builtin_mul_overflow(count, size, &bytes) ? fail(ENOMEM) : allocate_zeroed(bytes);
 }
 
-FOLIO_EXPORT void* realloc(void* object, size_t size) noexcept { return reallocate(object, 1, size, "realloc"); }
+FOLIO_EXPORT void* realloc(void* object, size_t size) noexcept { return reallocate_plain(object, size, "realloc"); }
 
 FOLIO_EXPORT void* reallocarray(void* object, size_t count, size_t size) noexcept {
   size_t bytes;
-  return __builtin_mul_overflow(count, size, &bytes) ? fail(ENOMEM) : reallocate(object, 1, bytes, "reallocarray");
+  return __builtin_mul_overflow(count, size, &bytes) ? fail(ENOMEM) : reallocate_plain(object, bytes, "reallocarray");
 }
 
 // C23.

@@ -8,6 +8,9 @@ namespace folio {
 // realloc(3) with an alignment that is kept when the object moves (1: none). `function` for messages.
 void* reallocate(void* object, size_t alignment, size_t size, const char* function);
 
+// realloc(3): the same with no alignment, by the shortest way for objects of up to 1 KiB.
+void* reallocate_plain(void* object, size_t size, const char* function);
+
 // True if the object now has at least `size` bytes where it is.
 bool expand(void* object, size_t size, const char* function);
 
