@@ -5,7 +5,7 @@
 #include "os/os.h"
 #include "space/room.h"
 #include "store/commit.h"
-#include "store/huge_pace.h"
+#include "space/huge_pace.h"
 #include "store/occupancy.h"
 #include "store/residency.h"
 

@@ -6,7 +6,7 @@
 #include "space/room.h"
 #include "store/commit.h"
 #include "store/hints.h"
-#include "store/huge_pace.h"
+#include "space/huge_pace.h"
 #include "store/occupancy.h"
 
 namespace folio {
@@ -270,28 +270,13 @@ uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some) {
   return found;
 }
 
-namespace {
-
-// Touches the chunk. If the first touch brings a huge page, the second takes no time. If not, it brings small pages, as
-// note_whole counts all as resident.
-void time_huge_page(Descriptor& d) {
-  const uint64_t began = os::cpu_us();
-  if (!os::populate(d.chunk(), os::page_bytes())) return;
-  const uint64_t first = os::cpu_us() - began;
-  os::populate(d.chunk(), kChunkBytes);
-  const uint64_t all = os::cpu_us() - began;
-  note_huge_page(all, all <= 2 * first);
-}
-
-}  // namespace
-
 void make_huge(Descriptor& d) {
   if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
   const bool is_new = d.backing() == Backing::kHugeWanted;
   d.set_backing(Backing::kHuge);
   d.block->home->advised.add(d.chunk(), is_new);
   // Of a chunk that was purged some page may be there, so that small ones come.
-  if (!is_new || !trust_huge_page()) time_huge_page(d);
+  if (!is_new || !trust_huge_page()) time_huge_page(d.chunk());
   // 100,000 instructions, little beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the
   // taken ones, a few thousand instructions: beside a purge that left marks on pages that were not resident.
   note_whole(d);

@@ -1,12 +1,14 @@
 #include "space/huge.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <thread>
 
 #include "core/clock.h"
 #include "os/os.h"
+#include "space/huge_pace.h"
 #include "space/metadata.h"
 #include "unit/child.h"
 #include "unit/support.h"
@@ -369,6 +371,33 @@ TEST_F(Huge, OnlyWhatTheProgramMayUseIsCommitted) {
   EXPECT_LE(block->committed_bytes, 12 * kMiB + 12 * kMiB / 8) << "what grows is likely to grow on";
   memset(block->base + 9 * kMiB, 1, 3 * kMiB);
   huge_free(block);
+}
+
+// Page faults of writing one byte to each page of a new block.
+long faults_of_writing(size_t bytes) {
+  HugeBlock* const block = huge_alloc(bytes, 1);
+  rusage before{}, after{};
+  getrusage(RUSAGE_SELF, &before);
+  for (size_t at = 0; at < bytes; at += page) block->base[at] = 1;
+  getrusage(RUSAGE_SELF, &after);
+  huge_free(block);
+  give_all_back();
+  return after.ru_minflt - before.ru_minflt;
+}
+
+TEST_F(Huge, PagesAreHugeWhereTheKernelHasAny) {
+  constexpr size_t kChunks = 12;
+  const auto pages = static_cast<long>(kChunks * kChunkBytes / page);
+  if (os::huge_pages_come() && page == kPageBytesLeast) {
+    note_huge_page(100, true);  // whatever earlier tests found
+    EXPECT_LE(faults_of_writing(kChunks * kChunkBytes), pages / 8) << "some may be small";
+    // They are slow to come, for some time.
+    note_huge_page(100'000, true);
+    EXPECT_GE(faults_of_writing(kChunks * kChunkBytes), pages / 2);
+    note_huge_page(100, true);
+  }
+  options.huge_pages = kHugePagesNever;
+  EXPECT_GE(faults_of_writing(kChunks * kChunkBytes), pages);
 }
 
 TEST_F(Huge, WithoutMemoryNothingChanges) {

@@ -13,7 +13,7 @@
 #include "space/room.h"
 #include "store/bin.h"
 #include "store/check.h"
-#include "store/huge_pace.h"
+#include "space/huge_pace.h"
 #include "store/occupancy.h"
 #include "store/purge.h"
 #include "unit/child.h"

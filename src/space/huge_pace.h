@@ -13,6 +13,8 @@
 // pages for the chunk. The pause then doubles for each time in a row. (With huge pages off, a program that empties and
 // fills a chunk by turns took 512 faults and 0.7 ms a turn without the pause; now 4 faults and 0.02 ms.)
 //
+// A huge object's first page is timed for all of it, unless it is trusted.
+//
 // Who may touch it: everybody, at any time.
 #pragma once
 
@@ -24,6 +26,8 @@ namespace folio {
 bool huge_pages_due();
 // Whether the next huge page need not be timed; counts it.
 bool trust_huge_page();
+// Touches a committed chunk that was advised, and notes how long its pages took, and whether they came as a huge page.
+void time_huge_page(char* chunk);
 // Notes that a chunk's pages took `us` microseconds of CPU time (real time would include other threads), and whether
 // they came as a huge page.
 void note_huge_page(uint64_t us, bool came);

@@ -1,6 +1,7 @@
 // Keeps the end of the pause in which no huge page is asked for.
-#include "store/huge_pace.h"
+#include "space/huge_pace.h"
 
+#include "config/size_classes.h"
 #include "os/os.h"
 #include "sync/relaxed.h"
 
@@ -39,6 +40,17 @@ void note_huge_page(uint64_t us, bool came) {
   if (is_quick) return not_before.set(0);
   const uint64_t pause = kPauseTimes * us / 1000 + 1;
   not_before.set(os::now_ms() + (pause << (none < kDoubledMost ? none : kDoubledMost)));
+}
+
+// If the first touch brings a huge page, the second takes no time. If not, it brings small pages, as callers count all as
+// resident.
+void time_huge_page(char* chunk) {
+  const uint64_t began = os::cpu_us();
+  if (!os::populate(chunk, os::page_bytes())) return;
+  const uint64_t first = os::cpu_us() - began;
+  os::populate(chunk, kChunkBytes);
+  const uint64_t all = os::cpu_us() - began;
+  note_huge_page(all, all <= 2 * first);
 }
 
 }  // namespace folio

@@ -1,4 +1,4 @@
-#include "store/huge_pace.h"
+#include "space/huge_pace.h"
 
 #include "os/os.h"
 #include "store/descriptor.h"
