@@ -25,8 +25,8 @@
 namespace folio {
 
 // A CPU cache keeps of a bin up to kBundleMost magazines and up to bundle_objects objects, about kBundleBytes. The
-// magazine that goes beyond makes all of them a bundle. (While the process has one thread, the bound is kAloneBytes,
-// however many objects that are.)
+// magazine that goes beyond makes all of them a bundle. (While the process has one thread, the bound is half of
+// the cache's budget, however many objects that is.)
 inline constexpr unsigned kBundleMost = 8;
 inline constexpr uint32_t kBundleBytes = 256 * 1024;
 inline constexpr unsigned kBundleObjects = kBundleMost * kMagazineUsual;

@@ -68,8 +68,8 @@ struct Extent {
 };
 FOLIO_NOINLINE bool find_extent_slow(const void* object, const char* function, Extent* extent);
 
-// Whether the address, in a chunk with the code of a bin, is the start of an object that is taken. False also where only
-// find_extent_slow knows. Needs no seal: whatever is in the descriptor, no more than its words are read.
+// Whether the address, in a chunk with the code of a bin, is the start of an object that is taken. False also where
+// only find_extent_slow knows. Needs no seal: whatever is in the descriptor, no more than its words are read.
 FOLIO_INLINE bool is_taken_start(const void* object, unsigned code) {
   auto* const d = static_cast<Descriptor*>(descriptor_at(object));
   if (__builtin_expect(d == nullptr || d->bin != bin_id(code), false)) return false;

@@ -42,8 +42,8 @@ void note_huge_page(uint64_t us, bool came) {
   not_before.set(os::now_ms() + (pause << (none < kDoubledMost ? none : kDoubledMost)));
 }
 
-// If the first touch brings a huge page, the second takes no time. If not, it brings small pages, as callers count all as
-// resident.
+// If the first touch brings a huge page, the second takes no time. If not, it brings small pages, as callers count all
+// as resident.
 void time_huge_page(char* chunk) {
   const uint64_t began = os::cpu_us();
   if (!os::populate(chunk, os::page_bytes())) return;

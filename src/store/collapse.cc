@@ -3,9 +3,9 @@
 
 #include "config/options.h"
 #include "os/os.h"
+#include "space/huge_pace.h"
 #include "space/room.h"
 #include "store/commit.h"
-#include "space/huge_pace.h"
 #include "store/occupancy.h"
 #include "store/residency.h"
 

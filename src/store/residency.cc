@@ -2,11 +2,11 @@
 #include "store/residency.h"
 
 #include "os/os.h"
+#include "space/huge_pace.h"
 #include "space/pages.h"
 #include "space/room.h"
 #include "store/commit.h"
 #include "store/hints.h"
-#include "space/huge_pace.h"
 #include "store/occupancy.h"
 
 namespace folio {

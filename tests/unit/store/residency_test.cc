@@ -10,10 +10,10 @@
 
 #include "config/options.h"
 #include "os/os.h"
+#include "space/huge_pace.h"
 #include "space/room.h"
 #include "store/bin.h"
 #include "store/check.h"
-#include "space/huge_pace.h"
 #include "store/occupancy.h"
 #include "store/purge.h"
 #include "unit/child.h"
