@@ -157,8 +157,8 @@ size_t purge_block(HugeBlock& block, size_t most) {
   return touched - left;
 }
 
-// Density: whether programs write all of their huge objects. Where the last one that was looked at was dense, those that
-// follow get huge pages. (Four buffers of 5 to 25 MiB in turns, written a byte a page, take 63 ms in place of 172;
+// Density: whether the program writes all of its huge objects. Where the last one that was looked at was dense, those
+// that follow get huge pages. (Four buffers of 5 to 25 MiB in turns, written a byte a page, take 63 ms in place of 172;
 // mimalloc 2 takes 18 in a quarter more memory. 256 MiB that grow by realloc: 0.15 s in place of 0.30. Rejected: huge
 // pages for all: 256 MiB, of which one byte in each 2 MiB is written, are resident then, as with mimalloc, in place of
 // 2 MiB.)
