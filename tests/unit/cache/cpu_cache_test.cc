@@ -182,10 +182,26 @@ TEST_F(CpuCacheOfOneThread, AListOfHundredsOfMagazinesGoesInSeveralBundles) {
   expect_exact();
   put(kMagazines);
   depot_set_shared(caches.depot);
+  EXPECT_EQ(cpu_caches_objects(caches, tiny), kMagazines * kMagazineUsual);
   put(1);
   EXPECT_EQ(taken_objects(tiny), (kMagazines + 1) * kMagazineUsual) << "in the CPU cache or the depot";
   EXPECT_LT(cpu_caches_objects(caches, tiny), kMagazines * kMagazineUsual);
   put(5);
+  expect_exact();
+}
+
+// Whatever the budget: the list's count of magazines has 16 bits.
+TEST_F(CpuCacheOfOneThread, AListHasItsMost) {
+  options.cpu_cache = 1048576;
+  const BinId tiny = bin_of(8);
+  unsigned most = 0;
+  for (unsigned m = 0; m < 6000; ++m) {
+    cpu_cache_put(caches, tiny, magazine_of(tiny, kMagazineUsual), "test");
+    const unsigned magazines = mine().lists[index(tiny)].magazines;
+    most = magazines > most ? magazines : most;
+  }
+  EXPECT_GE(most, 1000u);
+  EXPECT_LE(most, 4096u);
   expect_exact();
 }
 
