@@ -43,7 +43,13 @@ ALLOCATOR = re.compile(
     r"|std::allocator_traits<|__gnu_cxx::__alloc_traits<|__rust_alloc|__rust_realloc|__rdl_|__rg_|alloc::alloc::"
 )
 API = re.compile(r"operator new|\w*alloc\w*$|\w*memalign$|folio_\w+$|__rust_\w+$")
-ENTRIES = {"realloc": "realloc", "resize": "realloc", "zeroed": "calloc", "aligned": "aligned_alloc"}
+ENTRIES = {
+    "new_object": "operator new",
+    "realloc": "realloc",
+    "resize": "realloc",
+    "zeroed": "calloc",
+    "aligned": "aligned_alloc",
+}
 GLUE = re.compile(
     r"(std::|__gnu_cxx::|alloc::|core::|<alloc::|<core::|<std::).*|.*::operator new"
     r"|\w*([mczpvx]alloc|realloc|strn?dup|memdup)\w*$|alloc_root$",
