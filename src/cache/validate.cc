@@ -134,6 +134,7 @@ constexpr uintptr_t kWideSpan = uintptr_t{256} << 10;  // from the lowest to the
 
 constexpr uint64_t kPinnedMost = uint64_t{1} << 20;
 constexpr unsigned kPairsLeast = 16;  // to judge a list by: nearly those of a full magazine
+constexpr unsigned kLooksMost = 5;    // magazines: of 62 objects a page apart in order, what spans a MiB
 
 // Compares some pairs of neighbours, by turns 3 and 4 slots apart so that groups of 2 to 6 objects show; 6 and 7 slots
 // in a large magazine, which is as good as full by then. Takes 3 instructions an object.
@@ -147,7 +148,7 @@ struct Spread {
     const unsigned step = count > kMagazineUsual ? 6 : 3;
     for (unsigned i = 1; i < count; i += step + checked % 2, ++checked) {
       const auto before = reinterpret_cast<uintptr_t>(top[i - 1]), at = reinterpret_cast<uintptr_t>(top[i]);
-      far += at - before + kFar > 2 * kFar;
+      far += at - before + (kFar - 1) >= 2 * kFar - 1;
       least = at < least ? at : least;
       most = at > most ? at : most;
     }
@@ -168,10 +169,14 @@ bool scattered(BinId bin, Magazine* magazine) {
 
 bool pins_pages(Magazine* list, unsigned objects) {
   Spread spread;
-  spread.add(list);
-  // The second one too where the first is small, or is scattered within so little that the span does not show it.
-  const bool unclear = spread.checked < kPairsLeast || (spread.far != 0 && spread.most - spread.least <= kPinnedMost);
-  if (unclear && list->next() != nullptr) spread.add(list->next());
+  const auto unclear = [&] {
+    return spread.checked < kPairsLeast || (spread.far != 0 && spread.most - spread.least <= kPinnedMost);
+  };
+  // The next ones too where the first is small, or is scattered within so little that the span does not show it.
+  for (unsigned looks = 0; looks < kLooksMost && list != nullptr && (looks == 0 || unclear()); ++looks) {
+    spread.add(list);
+    list = list->next();
+  }
   return spread.most - spread.least > kPinnedMost &&
          uint64_t{spread.far} * objects * os::page_bytes() > kPinnedMost * spread.checked;
 }

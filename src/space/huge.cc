@@ -157,47 +157,25 @@ size_t purge_block(HugeBlock& block, size_t most) {
   return touched - left;
 }
 
-// Density: whether the program writes all of its huge objects. Where the last one that was looked at was dense, those
-// that follow get huge pages. (Four buffers of 5 to 25 MiB in turns, written a byte a page, take 63 ms in place of 172;
-// mimalloc 2 takes 18 in a quarter more memory. 256 MiB that grow by realloc: 0.15 s in place of 0.30. Rejected: huge
-// pages for all: 256 MiB, of which one byte in each 2 MiB is written, are resident then, as with mimalloc, in place of
-// 2 MiB.)
-constinit Hint<bool> dense{false};
-constinit Hint<unsigned> freed{0};
-
-// Looks at the first word of some pages, by a system call that bears it if the program has made them inaccessible.
-bool looks_dense(const HugeBlock& block) {
-  constexpr unsigned kLooks = 8, kWritten = 6;
-  const size_t step = block.usable_bytes / kLooks;
-  unsigned written = 0;
-  for (unsigned i = 0; i < kLooks; ++i) {
-    const char* const at = block.base + round_down(step * i + step / 2, os::page_bytes());
-    written += os::word_is(reinterpret_cast<const void* const*>(at), nullptr) == os::Answer::kOther ? 1 : 0;
-  }
-  return written >= kWritten;
-}
-
-void note_density(const HugeBlock& block) {
-  if (options.huge_pages != kHugePagesNever) dense.set(looks_dense(block));
-}
-
-// Of the first frees, and then of one in eight: the looks take 2 us.
-void note_density_at_free(const HugeBlock& block) {
-  constexpr unsigned kFirst = 4, kEvery = 8;
-  const unsigned before = freed.get();
-  freed.set(before + 1);
-  if (before < kFirst || before % kEvery == 0) note_density(block);
-}
-
-// `moved_to`: its pages will be those of another block.
-void advise(HugeBlock& block, bool moved_to) {
-  if (block.advised || !dense.get() || options.huge_pages == kHugePagesNever || room_is_tight()) return;
-  if (!huge_pages_due() || !os::prefer_huge_pages(block.base, block.reserved_bytes)) return;
-  block.advised = true;
-  if (!moved_to && block.touched_bytes == 0 && !trust_huge_page()) time_huge_page(block.base);
-  if (huge_pages_due()) return;
+void withdraw(HugeBlock& block) {
+  if (!block.advised) return;
   os::refuse_huge_pages(block.base, block.reserved_bytes);
   block.advised = false;
+}
+
+// Has the kernel back a block by huge pages, to which an object has moved that grew: its program writes what it gets.
+// Not while huge pages are slow to come: the first one behind the `moved` bytes is timed. (An array that grows to 256
+// MiB: 0.16 s in place of 0.32.) Rejected: for all huge objects, as a sparse one is then resident as a whole; and for
+// those whose predecessors were written, by looks at some pages of each object that is freed. The latter took half of
+// the time for buffers of 5 to 25 MiB in turns, but programs of sparse and dense objects by turns, or of words at round
+// places, misled it (256 MiB in place of 2), and a free that touches pages waits for a userfaultfd.
+void advise(HugeBlock& block, size_t moved) {
+  if (block.advised || options.huge_pages == kHugePagesNever || room_is_tight() || !huge_pages_due()) return;
+  if (!os::prefer_huge_pages(block.base, block.reserved_bytes)) return;
+  block.advised = true;
+  const size_t next = round_up(moved, kChunkBytes);
+  if (next + kChunkBytes <= block.usable_bytes && !trust_huge_page()) time_huge_page(block.base + next);
+  if (!huge_pages_due()) withdraw(block);
 }
 
 // A block of its own for `size` bytes, whole pages, which are usable then.
@@ -271,7 +249,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   if (block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
   if (block == nullptr) return nullptr;
   trim(*block, bytes);
-  advise(*block, replaced != 0);
+  withdraw(*block);  // that the block's last object grew says nothing of this one
   block->usable_bytes = 0;
   set_usable(*block, bytes);
   live_count.add(1);
@@ -291,7 +269,6 @@ bool huge_free(HugeBlock* block) {
   // Relaxed: decides which of two frees is the second; the stack publishes the block.
   if (!block->state.compare_exchange(live_state, kHugeFree, order::relaxed)) return false;
   live_count.sub(1);
-  note_density_at_free(*block);
   touch(*block);  // it was the program's: all of it may be resident
   page_counts.huge_live.sub(block->usable_bytes);
   if (block->unmap_when_freed && unmap_block(block)) return true;
@@ -312,7 +289,6 @@ bool huge_resize(HugeBlock* block, size_t size) {
 }
 
 HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)) {
-  note_density(*block);
   HugeBlock* target = alloc(size, kChunkBytes, block->usable_bytes);
   if (target == nullptr) return nullptr;
   touch(*block);
@@ -336,6 +312,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   }
   if (target->touched_bytes < bytes) target->touched_bytes = bytes;
   if (moved == bytes && target->committed_bytes < bytes) target->committed_bytes = bytes;
+  advise(*target, bytes);
   if (moved == bytes) block->unmap_when_freed = true;  // nothing is left to wait for the next
   if (leaves != nullptr) leaves(block->base);
   target->seen = block->seen;

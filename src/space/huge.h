@@ -3,8 +3,8 @@
 // waits in a lock-free stack. There is one for each power of two and each eighth of it that may be resident, so that
 // the next object gets a block with about the pages that it needs. (With stacks by powers of two alone, two threads
 // that replace six objects of 4 to 30 MB take 1.57 of the time.) core/clock.cc purges waiting blocks by the same clock
-// and bound as all else; a block without pages is unmapped. Its pages are huge if those
-// before it were written (density in huge.cc), where the kernel has huge pages and they come quickly (huge_pace.h).
+// and bound as all else; a block without pages is unmapped. Its pages are huge where the
+// system's setting says so, and where its object has moved as it grew, unless huge_pages:never.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed: another such request is unlikely.
 #pragma once
@@ -31,7 +31,7 @@ struct HugeBlock {
   uint32_t freed_at;       // what huge_age() counted to when it was freed
   bool unmap_when_freed;
   bool seen;     // a chosen object: its free is recorded (core/seam.h)
-  bool advised;  // its pages shall be huge ones
+  bool advised;  // the kernel was asked for huge pages
   Atomic<HugeBlock*> link;
 
   Atomic<HugeBlock*>& stack_link() { return link; }

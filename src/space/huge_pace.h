@@ -13,7 +13,7 @@
 // pages for the chunk. The pause then doubles for each time in a row. (With huge pages off, a program that empties and
 // fills a chunk by turns took 512 faults and 0.7 ms a turn without the pause; now 4 faults and 0.02 ms.)
 //
-// A huge object's first page is timed for all of it, unless it is trusted.
+// Of a huge object the first page is timed for all that follow, unless it is trusted.
 //
 // Who may touch it: everybody, at any time.
 #pragma once

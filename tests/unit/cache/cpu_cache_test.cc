@@ -171,7 +171,7 @@ TEST_F(CpuCacheOfOneThread, KeepsMoreThanABundleAndThenTheNewerHalf) {
 // More magazines than a bundle can count.
 TEST_F(CpuCacheOfOneThread, AListOfHundredsOfMagazinesGoesInSeveralBundles) {
   const BinId tiny = bin_of(8);
-  constexpr unsigned kMagazines = 600;
+  constexpr unsigned kMagazines = 350;
   const auto put = [&](unsigned magazines) {
     for (unsigned m = 0; m < magazines; ++m) cpu_cache_put(caches, tiny, magazine_of(tiny, kMagazineUsual), "test");
   };
@@ -190,7 +190,7 @@ TEST_F(CpuCacheOfOneThread, AListOfHundredsOfMagazinesGoesInSeveralBundles) {
   expect_exact();
 }
 
-// Whatever the budget: the list's count of magazines has 16 bits.
+// Whatever the budget: the list's count of magazines has 16 bits, and a call walks over it.
 TEST_F(CpuCacheOfOneThread, AListHasItsMost) {
   options.cpu_cache = 1048576;
   const BinId tiny = bin_of(8);
@@ -200,8 +200,8 @@ TEST_F(CpuCacheOfOneThread, AListHasItsMost) {
     const unsigned magazines = mine().lists[index(tiny)].magazines;
     most = magazines > most ? magazines : most;
   }
-  EXPECT_GE(most, 1000u);
-  EXPECT_LE(most, 4096u);
+  EXPECT_GE(most, 300u);
+  EXPECT_LE(most, 450u);
   expect_exact();
 }
 

@@ -199,15 +199,18 @@ bool scattered_at(BinId bin, unsigned n, Place&& place) {
   return result;
 }
 
-// Of a list of `objects`, of which the first magazine has `n` and the second is full.
+// Of a list of `objects`, of which the first magazine has `n` and five more are full.
 template <class Place>
 bool pins_at(unsigned objects, unsigned n, Place&& place) {
   Magazine* const magazine = magazine_at(n, place);
-  Magazine* const next = magazine_at(62, [&](unsigned i) { return place(n + i); });
-  magazine->set_next(next);
+  Magazine* last = magazine;
+  for (unsigned m = 0; m < 5; ++m) {
+    Magazine* const next = magazine_at(62, [&](unsigned i) { return place(n + 62 * m + i); });
+    last->set_next(next);
+    last = next;
+  }
   const bool result = pins_pages(magazine, objects);
   magazines_put(magazine);
-  magazines_put(next);
   return result;
 }
 
@@ -256,6 +259,7 @@ TEST(Order, ManyObjectsInDisorderPinPages) {
   }
   EXPECT_FALSE(pins_at(16000, 62, [](unsigned i) { return i * 16; })) << "in order";
   EXPECT_TRUE(pins_at(6000, 62, [](unsigned i) { return i * 3 * kPage; })) << "a page each, in order: two magazines";
+  EXPECT_TRUE(pins_at(6000, 62, [](unsigned i) { return i * kPage; })) << "neighbouring pages: five magazines";
   EXPECT_FALSE(pins_at(16000, 62, in_disorder(kPage))) << "within a MiB";
 }
 

@@ -1,7 +1,6 @@
 #include "space/huge.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -374,59 +373,48 @@ TEST_F(Huge, OnlyWhatTheProgramMayUseIsCommitted) {
   huge_free(block);
 }
 
-// Page faults of writing one byte of every `step` to a new block.
-long faults_of_writing(size_t bytes, size_t step) {
-  HugeBlock* const block = huge_alloc(bytes, 1);
-  rusage before{}, after{};
-  getrusage(RUSAGE_SELF, &before);
-  for (size_t at = 0; at < bytes; at += step) block->base[at] = 1;
-  getrusage(RUSAGE_SELF, &after);
+TEST_F(Huge, AnObjectThatMovesAsItGrowsGetsHugePages) {
+  constexpr size_t kBytes = 12 * kChunkBytes;
+  options.dirty_floor = 64;
+  const auto grown = [] {
+    HugeBlock* const small = huge_alloc(kBytes, 1);
+    EXPECT_FALSE(small->advised);
+    fill(small, 1);
+    HugeBlock* const moved = huge_move(small, 2 * kBytes);
+    EXPECT_TRUE(filled(moved, kBytes, 1));
+    return moved;
+  };
+  const auto faults_of_writing_the_rest = [](HugeBlock* block) {
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    for (size_t at = kBytes; at < 2 * kBytes; at += page) block->base[at] = 1;
+    getrusage(RUSAGE_SELF, &after);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  note_huge_page(100, true);  // whatever earlier tests found
+  HugeBlock* block = grown();
+  if (os::huge_pages_come() && page == kPageBytesLeast) {
+    EXPECT_TRUE(block->advised);
+    EXPECT_LE(faults_of_writing_the_rest(block), static_cast<long>(kBytes / page / 8)) << "some may be small";
+  }
+  huge_free(block);
+  // It says nothing of the block's next object.
+  HugeBlock* const next = huge_alloc(2 * kBytes, 1);
+  EXPECT_EQ(next, block);
+  EXPECT_FALSE(next->advised);
+  huge_free(next);
+  give_all_back();
+  // Nor while huge pages are slow to come, or refused.
+  note_huge_page(100'000, true);
+  block = grown();
+  EXPECT_FALSE(block->advised);
   huge_free(block);
   give_all_back();
-  return after.ru_minflt - before.ru_minflt;
-}
-
-TEST_F(Huge, PagesAreHugeOnceObjectsAreWrittenWhole) {
-  constexpr size_t kBytes = 12 * kChunkBytes;
-  const auto pages = static_cast<long>(kBytes / page);
-  const auto write_all = [] { return faults_of_writing(kBytes, page); };
-  // The frees that are not looked at.
-  const auto settle = [](size_t step) {
-    for (unsigned i = 0; i < 16; ++i) faults_of_writing(kBytes, step);
-  };
-  options.huge_pages = kHugePagesNever;
-  settle(page);
-  EXPECT_GE(write_all(), pages);
-  options.huge_pages = kHugePagesAuto;
-  if (!os::huge_pages_come() || page != kPageBytesLeast) GTEST_SKIP() << "there are no huge pages";
-  note_huge_page(100, true);  // whatever earlier tests found
-  settle(page);
-  EXPECT_LE(write_all(), pages / 8) << "some may be small";
-  settle(kChunkBytes);
-  EXPECT_GE(write_all(), pages) << "after sparse ones";
-  // An object that moves, as it grows, is looked at.
-  HugeBlock* const small = huge_alloc(kBytes, 1);
-  fill(small, 1);
-  HugeBlock* const grown = huge_move(small, 2 * kBytes);
-  EXPECT_TRUE(grown->advised);
-  huge_free(grown);
-  give_all_back();
-  // While they are slow to come they are not asked for.
-  settle(page);
-  note_huge_page(100'000, true);
-  EXPECT_GE(write_all(), pages);
   note_huge_page(100, true);
-}
-
-// The looks bear what a program did to its pages.
-TEST_F(Huge, AnObjectThatCannotBeReadIsFreed) {
-  options.dirty_floor = 64;
-  for (unsigned i = 0; i < 16; ++i) {
-    HugeBlock* const block = huge_alloc(6 * kChunkBytes, 1);
-    ASSERT_EQ(mprotect(block->base, block->usable_bytes, PROT_NONE), 0);
-    EXPECT_TRUE(huge_free(block));
-    ASSERT_EQ(mprotect(block->base, 6 * kChunkBytes, PROT_READ | PROT_WRITE), 0);
-  }
+  options.huge_pages = kHugePagesNever;
+  block = grown();
+  EXPECT_FALSE(block->advised);
+  huge_free(block);
 }
 
 TEST_F(Huge, WithoutMemoryNothingChanges) {
