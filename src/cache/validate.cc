@@ -169,11 +169,13 @@ bool scattered(BinId bin, Magazine* magazine) {
 
 bool pins_pages(Magazine* list, unsigned objects) {
   Spread spread;
-  const auto unclear = [&] {
-    return spread.checked < kPairsLeast || (spread.far != 0 && spread.most - spread.least <= kPinnedMost);
+  // The next one too where the first is small, or is scattered within so little that the span does not show it; and
+  // more where most pairs are far apart.
+  const auto unclear = [&](unsigned looks) {
+    const unsigned least = looks > 1 ? spread.checked / 2 : 0;
+    return spread.checked < kPairsLeast || (spread.far > least && spread.most - spread.least <= kPinnedMost);
   };
-  // The next ones too where the first is small, or is scattered within so little that the span does not show it.
-  for (unsigned looks = 0; looks < kLooksMost && list != nullptr && (looks == 0 || unclear()); ++looks) {
+  for (unsigned looks = 0; looks < kLooksMost && list != nullptr && (looks == 0 || unclear(looks)); ++looks) {
     spread.add(list);
     list = list->next();
   }
