@@ -1,4 +1,4 @@
-// The budget: how many bytes of large objects a CPU cache keeps.
+// The budget: how many bytes of large objects a CPU cache keeps, and of others while the process has one thread.
 #include "cache/large_list.h"
 
 #include "space/pages.h"

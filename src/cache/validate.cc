@@ -137,7 +137,7 @@ constexpr unsigned kPairsLeast = 16;  // to judge a list by: nearly those of a f
 constexpr unsigned kLooksMost = 5;    // magazines: of 62 objects a page apart in order, what spans a MiB
 
 // Compares some pairs of neighbours, by turns 3 and 4 slots apart so that groups of 2 to 6 objects show; 6 and 7 slots
-// in a large magazine, which is as good as full by then. Takes 3 instructions an object.
+// in a large magazine, which is as good as full by then. Takes 4 instructions an object.
 struct Spread {
   unsigned far = 0, checked = 0;
   uintptr_t least = ~uintptr_t{0}, most = 0;

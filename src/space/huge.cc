@@ -157,6 +157,7 @@ size_t purge_block(HugeBlock& block, size_t most) {
   return touched - left;
 }
 
+// Also where the system's setting would give it huge pages: no advice leaves that to the system again.
 void withdraw(HugeBlock& block) {
   if (!block.advised) return;
   os::refuse_huge_pages(block.base, block.reserved_bytes);

@@ -3,8 +3,8 @@
 // waits in a lock-free stack. There is one for each power of two and each eighth of it that may be resident, so that
 // the next object gets a block with about the pages that it needs. (With stacks by powers of two alone, two threads
 // that replace six objects of 4 to 30 MB take 1.57 of the time.) core/clock.cc purges waiting blocks by the same clock
-// and bound as all else; a block without pages is unmapped. Its pages are huge where the
-// system's setting says so, and where its object has moved as it grew, unless huge_pages:never.
+// and bound as all else; one without pages is unmapped. A block has huge pages where the system's setting says so, and
+// where its object has moved as it grew, unless huge_pages:never.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed: another such request is unlikely.
 #pragma once
