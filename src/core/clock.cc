@@ -306,7 +306,7 @@ FOLIO_NOINLINE void keep_bound(size_t taken) {
   // Without decay all of it goes by the call that frees, page by page.
   const size_t purged =
       options.decay == 0 ? purge_everything(PurgeWhich::kNow, excess) : purge_for_bound(excess, most, &in_vain);
-  if (purged != 0) note_purged_to_bound();
+  if (purged != 0) note_purged_to_bound(purged);
   note_pass(purged == 0 && in_vain);
 }
 

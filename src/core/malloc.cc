@@ -58,6 +58,7 @@ bool give_back_chunks(size_t size) {
 }
 
 void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
+  huge_foresee(block, zeroed);
   if (zeroed) {
     const size_t used = size < block->touched_bytes ? size : block->touched_bytes;
     // Where at most half of the array may be resident, it is purged, not cleared: the resident part may be sparse, too.

@@ -9,13 +9,10 @@ namespace folio {
 namespace {
 
 constinit Hint<bool> timekeeper{false};
-constinit Hint<int64_t> most_live{0};              // since the last tick
-constinit Hint<int64_t> regrown{0};                // since the last tick, the most that was live beyond purged_to
-constinit Hint<int64_t> purged_to{INT64_MAX / 2};  // what was live after the last purge that kept the bound
-                                                   // (never: half, as differences of it must not overflow)
-constinit Hint<bool> purged_low{false};            // for the bound, since live was last near most_live, and far from it
-constinit Hint<int64_t> turns{0};    // how often live came back after that; half of them at each tick without
-constinit Hint<bool> turned{false};  // since the last tick
+constinit Hint<int64_t> most_live{0};  // since the last tick
+constinit Hint<int64_t> in_vain{0};    // since the last tick, the most that was purged for the bound and live again
+constinit Hint<int64_t> purged{0};     // for the bound, while live fell
+constinit Hint<int64_t> purged_to{0};  // what was live after the last purge of these
 
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
@@ -33,8 +30,6 @@ int64_t raise(Hint<int64_t>& most, int64_t live) {
   return live;
 }
 
-bool is_near(int64_t live, int64_t recent) { return live >= recent - recent / 8; }
-
 }  // namespace
 
 void set_timekeeper(bool runs) { timekeeper.set(runs); }
@@ -42,11 +37,7 @@ bool timekeeper_runs() { return timekeeper.get(); }
 
 int64_t note_live() {
   const int64_t live = live_now();
-  if (is_near(live, raise(most_live, live)) && purged_low.get()) {
-    purged_low.set(false);
-    turned.set(true);
-    turns.set(turns.get() + 1);
-  }
+  raise(most_live, live);
   return live;
 }
 
@@ -60,19 +51,19 @@ int64_t live_resident() { return page_counts.resident.get() - page_counts.dirty.
 int64_t recent_live() { return most_live.get(); }
 
 void forget_recent_live() {
-  if (!turned.get()) turns.set(turns.get() / 2);
-  turned.set(false);
-  purged_low.set(false);
   most_live.set(live_now());
-  regrown.set(0);
+  in_vain.set(0);
+  purged.set(0);
   passes_in_vain.set(0);
   wait_until.set(0);
 }
 
-void note_purged_to_bound() {
+void note_purged_to_bound(size_t bytes) {
   const int64_t live = live_now();
+  const int64_t before = purged.get();
+  const bool came_back = live - purged_to.get() > before / 2;
+  purged.set((came_back ? 0 : before) + static_cast<int64_t>(bytes));
   purged_to.set(live);
-  if (!is_near(live, most_live.get())) purged_low.set(true);
 }
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
@@ -85,9 +76,9 @@ size_t dirty_over_bound() {
   if (dirty <= floor) return 0;
   const int64_t live = note_live();
   const int64_t recent = most_live.get();
-  const int64_t wanted_again = raise(regrown, live - purged_to.get());
-  const int64_t proven = least_of(kTolerated + turns.get() * kForATurn, kAgainMost);
-  const int64_t again = timekeeper_runs() ? 0 : least_of(wanted_again, least_of(recent - live, proven));
+  const int64_t regrown = raise(in_vain, least_of(live - purged_to.get(), purged.get()));
+  const int64_t proven = least_of(most_of(regrown, kTolerated), kAgainMost);
+  const int64_t again = timekeeper_runs() ? 0 : least_of(recent - live, proven);
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t huge = live_huge();
   const int64_t some = least_of(most_of(back, 2 * live), kTolerated);

@@ -20,10 +20,9 @@ namespace folio {
 //   large   free memory of large and huge objects, at most `some` = min(max(2 live, back), kTolerated), or
 //           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more
 //   back    min(recent, recent + recent / 4 - live), where `recent` is the most that was live since the last tick
-//   again   min(regrown, recent - live, kTolerated + turns * kForATurn, kAgainMost), where `regrown` is the most by
-//           which `live` has exceeded, since the last tick, what was live when the program's calls last purged for the
-//           bound; `turns` how often `live` came back to 7/8 of `recent` after they had purged below that, halved at
-//           each tick without. 0 before their first such purge, and while a housekeeper keeps time.
+//   again   min(recent - live, max(in_vain, kTolerated), kAgainMost), where `in_vain` is the most, since the last tick,
+//           that the program's calls purged for the bound while `live` fell and that was live again soon. 0 while a
+//           housekeeper keeps time.
 //
 // Why:
 //   large   A malloc of a large or huge object may touch hundreds of pages anew, a malloc of a small one seldom any.
@@ -32,12 +31,12 @@ namespace folio {
 //   back    What was live lately is likely to be wanted again. A quarter more, as some of it lies in holes that are too
 //           small for what comes next: without that, 16 buffers of up to 8 MiB, replaced by turns in one thread, had
 //           41,800 page faults in place of 20,600.
-//   again   The program seems to work in turns; more is kept the more often it did. One that builds and frees 96 MiB
-//           of objects of 4 to 60 KB in turns takes 0.55 s in place of 3.3 with kTolerated at most; its peak stays,
-//           since no more waits than was live. A housekeeper spares what is used in turns anyway. Nobody purges it if
-//           the program's calls end: so kAgainMost, and so little for a turn, as most programs have few. (After six of
-//           150 MiB Python keeps 167 MiB, 223 with kAgainMost from the second on, 86 with kTolerated; the peers keep
-//           209 to 261.) Rejected: an eighth of the bytes purged in vain, which sparse huge objects and large live ones
+//   again   Programs work in turns, and build what is as large as what they have freed. Where that was purged in vain,
+//           more is kept the next time. One of one thread that builds and frees 200 MiB of objects of 64 to 4000 bytes
+//           three times, in random order, takes 0.27 s in place of 0.41, 0.18 with kAgainMost from the first turn on;
+//           its peak stays, since no more waits than was live. A housekeeper spares what is used in turns anyway.
+//           Nobody purges it if the program's calls end: so kTolerated at first, and kAgainMost. Rejected: more by 16
+//           MiB for each turn; an eighth of the bytes purged in vain, which sparse huge objects and large live ones
 //           mislead.
 //
 // Without decay everything free is above the bound; after passes in vain nothing is, for a while (note_pass).
@@ -47,11 +46,11 @@ namespace folio {
 size_t dirty_over_bound();
 // The part of dirty_over_bound() that the program's own calls shall purge: 0 while a housekeeper keeps time and purges.
 size_t dirty_excess();
-int64_t note_live();          // what is live now, huge objects included, counts for what was live lately: an estimate
-int64_t live_resident();      // an estimate, without huge objects
-int64_t recent_live();        // the most that was live since the last tick, huge objects included: an estimate
-void forget_recent_live();    // at each tick
-void note_purged_to_bound();  // after the program's own calls purged for the bound
+int64_t note_live();        // what is live now, huge objects included, counts for what was live lately: an estimate
+int64_t live_resident();    // an estimate, without huge objects
+int64_t recent_live();      // the most that was live since the last tick, huge objects included: an estimate
+void forget_recent_live();  // at each tick
+void note_purged_to_bound(size_t bytes);  // after the program's own calls purged so much for the bound
 // One comparison, for each slow call: false only where dirty_excess() is 0.
 inline bool dirty_over_floor() {
   const int64_t dirty = page_counts.dirty.get();
@@ -59,7 +58,6 @@ inline bool dirty_over_floor() {
 }
 void note_live_until_now(size_t bytes);  // of a huge object that was just freed
 inline constexpr int64_t kTolerated = int64_t{64} << 20, kAgainMost = 4 * kTolerated;
-inline constexpr int64_t kForATurn = int64_t{16} << 20;
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 

@@ -3,8 +3,8 @@
 // waits in a lock-free stack. There is one for each power of two and each eighth of it that may be resident, so that
 // the next object gets a block with about the pages that it needs. (With stacks by powers of two alone, two threads
 // that replace six objects of 4 to 30 MB take 1.57 of the time.) core/clock.cc purges waiting blocks by the same clock
-// and bound as all else; one without pages is unmapped. A block has huge pages where the system's setting says so, and
-// where its object has moved as it grew, unless huge_pages:never.
+// and bound as all else; one without pages is unmapped. A block has huge pages where the system's setting says so, its
+// object has moved as it grew, or it is likely to be written (huge_foresee), unless huge_pages:never.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed: another such request is unlikely.
 #pragma once
@@ -30,8 +30,9 @@ struct HugeBlock {
   Atomic<uint32_t> state;  // kHugeFree or kHugeLive
   uint32_t freed_at;       // what huge_age() counted to when it was freed
   bool unmap_when_freed;
-  bool seen;     // a chosen object: its free is recorded (core/seam.h)
-  bool advised;  // the kernel was asked for huge pages
+  bool seen;          // a chosen object: its free is recorded (core/seam.h)
+  bool advised;       // the kernel was asked for huge pages
+  uint32_t foreseen;  // chunks that count for kForeseenMost
   Atomic<HugeBlock*> link;
 
   Atomic<HugeBlock*>& stack_link() { return link; }
@@ -44,6 +45,11 @@ inline constexpr uint32_t kHugeFree = 0, kHugeLive = 1, kHugeGone = 2;
 // `size` bytes at a multiple of `alignment` (a power of two). From the block's touched_bytes on they read as zero. Null
 // if there is no memory.
 HugeBlock* huge_alloc(size_t size, size_t alignment);
+
+// Says of a new object whether the program asked for zeroes. If not, it will write what it reads, and the object gets
+// huge pages, while such objects live have kForeseenMost bytes at most: what a program of sparse ones can lose.
+void huge_foresee(HugeBlock* block, bool zeroed);
+inline constexpr size_t kForeseenMost = size_t{128} << 20;
 
 // False if the block was free already.
 bool huge_free(HugeBlock* block);

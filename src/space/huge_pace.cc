@@ -25,10 +25,11 @@ bool huge_pages_due() {
   return until == 0 || os::now_ms() >= until;
 }
 
-bool trust_huge_page() {
+bool trust_huge_pages(unsigned pages) {
   const unsigned left = trusted.get();
-  if (left != 0) trusted.set(left - 1);
-  return left != 0;
+  if (left < pages) return false;
+  trusted.set(left - pages);
+  return true;
 }
 
 void note_huge_page(uint64_t us, bool came) {

@@ -13,7 +13,7 @@
 // pages for the chunk. The pause then doubles for each time in a row. (With huge pages off, a program that empties and
 // fills a chunk by turns took 512 faults and 0.7 ms a turn without the pause; now 4 faults and 0.02 ms.)
 //
-// Of a huge object the first page is timed for all that follow, unless it is trusted.
+// Of a huge object the first page is timed for all that follow, unless all are trusted.
 //
 // Who may touch it: everybody, at any time.
 #pragma once
@@ -24,8 +24,8 @@ namespace folio {
 
 // Whether a huge page may be asked for: there is no pause.
 bool huge_pages_due();
-// Whether the next huge page need not be timed; counts it.
-bool trust_huge_page();
+// Whether the next `pages` huge pages need not be timed; counts them.
+bool trust_huge_pages(unsigned pages = 1);
 // Touches a committed chunk that was advised, and notes how long its pages took, and whether they came as a huge page.
 void time_huge_page(char* chunk);
 // Notes that a chunk's pages took `us` microseconds of CPU time (real time would include other threads), and whether

@@ -276,7 +276,7 @@ void make_huge(Descriptor& d) {
   d.set_backing(Backing::kHuge);
   d.block->home->advised.add(d.chunk(), is_new);
   // Of a chunk that was purged some page may be there, so that small ones come.
-  if (!is_new || !trust_huge_page()) time_huge_page(d.chunk());
+  if (!is_new || !trust_huge_pages()) time_huge_page(d.chunk());
   // 100,000 instructions, little beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the
   // taken ones, a few thousand instructions: beside a purge that left marks on pages that were not resident.
   note_whole(d);

@@ -73,7 +73,8 @@ int known() {
   fill(groups[2], 5000, 600, 3);
   fill(groups[3], 100000, 40, 2);
   void* const huge = touched(size_t{9} << 20);
-  void* const half = malloc(size_t{16} << 20);  // of which one byte in two MiB is touched
+  // Of which one byte in two MiB is touched. (What is to be zero gets no huge pages; the same below.)
+  void* const half = calloc(1, size_t{16} << 20);
   for (size_t at = 0; at < size_t{16} << 20; at += size_t{2} << 20) static_cast<char*>(half)[at] = 1;
   void* const free_huge = touched(size_t{10} << 20);
   for (Group& g : groups) thin(g);
@@ -144,7 +145,7 @@ int load(unsigned threads) {
 
 int scattered(size_t pages) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  auto* const object = static_cast<char*>(malloc(pages * 3 * page));
+  auto* const object = static_cast<char*>(calloc(pages * 3, page));
   for (size_t i = 0; i < pages; ++i) object[i * 3 * page] = 1;
   printf("{}\n");
   wait_for_end();

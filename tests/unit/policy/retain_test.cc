@@ -146,60 +146,49 @@ TEST(Retain, OfLargeObjectsAQuarterMoreThanWasLiveIsToleratedWhileSomeStillAre) 
   forget_recent_live();
 }
 
-TEST(Retain, WhatWasPurgedAndWantedAgainIsTolerated) {
+TEST(Retain, WhatWasLiveSinceTheLastTickIsToleratedAndMoreIfItWasPurgedInVain) {
   const SavedOptions saved;
   options.dirty_floor = 16;
-  EXPECT_EQ(excess(0, 40), 24u) << "a first burst";
-  const Counts rest(10 * kSigned, 17 * kSigned, false);
-  note_purged_to_bound();
-  EXPECT_EQ(dirty_excess() / kMiB, 1u);
-  {
-    const Counts again(50 * kSigned, 0, false);
-    EXPECT_EQ(dirty_excess() / kMiB, 1u) << "all of that is live";
-  }
-  {
-    const Counts freed(0, 30 * kSigned, false);
-    EXPECT_EQ(dirty_excess(), 0u) << "47 MiB, of 50 and a floor";
-  }
-  {
-    const Counts more(0, 50 * kSigned, false);
-    EXPECT_EQ(dirty_excess() / kMiB, 1u);
-    note_purged_to_bound();
-    EXPECT_EQ(dirty_excess() / kMiB, 1u) << "a purge of what is too much leaves the rest";
-  }
-  {
-    const Counts again(300 * kSigned, 17 * kSigned, false);
-    EXPECT_EQ(dirty_excess(), 0u);
-  }
-  {
-    const Counts freed(0, 300 * kSigned, false);
-    EXPECT_EQ(dirty_excess() / kMiB, 317u - 64 - 16 - 16) << "kTolerated, and more for the turn above";
-    note_purged_to_bound();
-    EXPECT_EQ(dirty_excess() / kMiB, 317u - 64 - 16 - 16) << "not before it comes back";
-  }
-  // A turn: it is live again, and freed, and maybe a part of it is purged.
-  const auto excess_of_a_turn = [](bool purge) {
-    {
-      const Counts again(300 * kSigned, 17 * kSigned, false);
-      EXPECT_EQ(dirty_excess(), 0u);
-      if (purge) note_purged_to_bound();  // near the most that was live: does not count
-    }
-    const Counts freed(0, 300 * kSigned, false);
-    const size_t excess = dirty_excess() / kMiB;
-    if (purge) note_purged_to_bound();
-    return excess;
+  forget_recent_live();
+  const auto left = [](int64_t live, int64_t dirty) {
+    const Counts counts(live * kSigned, dirty * kSigned, false);
+    return dirty_excess() / kMiB;
   };
-  EXPECT_EQ(excess_of_a_turn(false), 317u - 64 - 32 - 16) << "another turn";
-  EXPECT_EQ(excess_of_a_turn(true), 317u - 64 - 32 - 16) << "nothing was purged before it";
-  EXPECT_EQ(excess_of_a_turn(true), 317u - 64 - 48 - 16);
-  EXPECT_EQ(excess_of_a_turn(true), 317u - 64 - 64 - 16);
+  const auto grows_to = [&](int64_t live) { EXPECT_EQ(left(live, 17), live < 68 ? 1u : 0u); };  // it is looked at
+  grows_to(40);
+  EXPECT_EQ(left(0, 40 + 16), 0u) << "a first burst";
+  EXPECT_EQ(left(0, 40 + 17), 1u);
+  EXPECT_EQ(left(10, 30 + 17), 1u) << "what is live again does not come on top";
+  grows_to(300);
+  EXPECT_EQ(left(0, 300), 300u - 64 - 16) << "no more than kTolerated";
+  note_purged_to_bound(100 * kMiB);
+  EXPECT_EQ(left(0, 300), 300u - 64 - 16) << "not before it comes back";
+  grows_to(90);
+  EXPECT_EQ(left(0, 300), 300u - 90 - 16) << "what came back";
+  grows_to(200);
+  EXPECT_EQ(left(0, 300), 300u - 100 - 16) << "no more than was purged";
+  {
+    const Counts live(150 * kSigned, 0, false);
+    note_purged_to_bound(100 * kMiB);
+  }
+  {
+    const Counts live(50 * kSigned, 0, false);
+    note_purged_to_bound(80 * kMiB);
+  }
+  grows_to(300);
+  EXPECT_EQ(left(0, 300), 300u - 180 - 16) << "by several purges while it fell";
+  note_purged_to_bound(400 * kMiB);
+  grows_to(300);
+  EXPECT_EQ(left(0, 300), 300u - 256 - 16) << "no more than kAgainMost";
+  set_timekeeper(true);
+  EXPECT_EQ(left(0, 300), 0u) << "left to the housekeeper";
+  {
+    const Counts freed(0, 300 * kSigned, false);
+    EXPECT_EQ(dirty_over_bound() / kMiB, 300u - 16) << "which spares what is used in turns anyway";
+  }
+  set_timekeeper(false);
   forget_recent_live();
-  forget_recent_live();
-  EXPECT_EQ(excess_of_a_turn(false), 317u - 64 - 32 - 16) << "half of them, a tick later without";
-  for (unsigned turn = 0; turn < 20; ++turn) excess_of_a_turn(true);
-  EXPECT_EQ(excess_of_a_turn(false), 317u - 256 - 16) << "no more than kAgainMost";
-  for (unsigned tick = 0; tick < 6; ++tick) forget_recent_live();
-  EXPECT_EQ(excess(0, 300), 317u - 16) << "ticks later nothing but the floor";
+  EXPECT_EQ(left(0, 300), 300u - 16) << "a tick later nothing but the floor";
   forget_recent_live();
 }
 

@@ -20,7 +20,7 @@ TEST(HugePace, AQuickOneMeansNoPause) {
 
 unsigned trusted_in_a_row() {
   unsigned n = 0;
-  while (n < 1000 && trust_huge_page()) ++n;
+  while (n < 1000 && trust_huge_pages()) ++n;
   return n;
 }
 

@@ -1,14 +1,12 @@
 #include "space/huge.h"
 
 #include <errno.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <thread>
 
 #include "core/clock.h"
 #include "os/os.h"
-#include "space/huge_pace.h"
 #include "space/metadata.h"
 #include "unit/child.h"
 #include "unit/support.h"
@@ -370,50 +368,6 @@ TEST_F(Huge, OnlyWhatTheProgramMayUseIsCommitted) {
   EXPECT_GE(block->committed_bytes, 12 * kMiB);
   EXPECT_LE(block->committed_bytes, 12 * kMiB + 12 * kMiB / 8) << "what grows is likely to grow on";
   memset(block->base + 9 * kMiB, 1, 3 * kMiB);
-  huge_free(block);
-}
-
-TEST_F(Huge, AnObjectThatMovesAsItGrowsGetsHugePages) {
-  constexpr size_t kBytes = 12 * kChunkBytes;
-  options.dirty_floor = 64;
-  const auto grown = [] {
-    HugeBlock* const small = huge_alloc(kBytes, 1);
-    EXPECT_FALSE(small->advised);
-    fill(small, 1);
-    HugeBlock* const moved = huge_move(small, 2 * kBytes);
-    EXPECT_TRUE(filled(moved, kBytes, 1));
-    return moved;
-  };
-  const auto faults_of_writing_the_rest = [](HugeBlock* block) {
-    rusage before{}, after{};
-    getrusage(RUSAGE_SELF, &before);
-    for (size_t at = kBytes; at < 2 * kBytes; at += page) block->base[at] = 1;
-    getrusage(RUSAGE_SELF, &after);
-    return after.ru_minflt - before.ru_minflt;
-  };
-  note_huge_page(100, true);  // whatever earlier tests found
-  HugeBlock* block = grown();
-  if (os::huge_pages_come() && page == kPageBytesLeast) {
-    EXPECT_TRUE(block->advised);
-    EXPECT_LE(faults_of_writing_the_rest(block), static_cast<long>(kBytes / page / 8)) << "some may be small";
-  }
-  huge_free(block);
-  // It says nothing of the block's next object.
-  HugeBlock* const next = huge_alloc(2 * kBytes, 1);
-  EXPECT_EQ(next, block);
-  EXPECT_FALSE(next->advised);
-  huge_free(next);
-  give_all_back();
-  // Nor while huge pages are slow to come, or refused.
-  note_huge_page(100'000, true);
-  block = grown();
-  EXPECT_FALSE(block->advised);
-  huge_free(block);
-  give_all_back();
-  note_huge_page(100, true);
-  options.huge_pages = kHugePagesNever;
-  block = grown();
-  EXPECT_FALSE(block->advised);
   huge_free(block);
 }
 

@@ -1,0 +1,132 @@
+// Which huge objects get huge pages.
+#include <sys/resource.h>
+
+#include "os/os.h"
+#include "space/huge.h"
+#include "space/huge_pace.h"
+#include "unit/support.h"
+
+using namespace folio;
+using namespace folio_test;
+
+namespace {
+
+const size_t page = os::page_bytes();
+
+void fill(HugeBlock* block, unsigned seed) {
+  for (size_t i = 0; i < block->usable_bytes; i += 512) block->base[i] = static_cast<char>(i / 512 + seed);
+}
+
+bool filled(const HugeBlock* block, size_t bytes, unsigned seed) {
+  for (size_t i = 0; i < bytes; i += 512) {
+    if (block->base[i] != static_cast<char>(i / 512 + seed)) return false;
+  }
+  return true;
+}
+
+size_t give_all_back() { return huge_purge(true, ~size_t{0}); }
+
+class HugeAdvice : public ::testing::Test {
+ protected:
+  HugeAdvice() { give_all_back(); }
+  ~HugeAdvice() override { give_all_back(); }
+  SavedOptions saved_;
+};
+
+TEST_F(HugeAdvice, AnObjectThatMovesAsItGrowsGetsHugePages) {
+  constexpr size_t kBytes = 12 * kChunkBytes;
+  options.dirty_floor = 64;
+  const auto grown = [] {
+    HugeBlock* const small = huge_alloc(kBytes, 1);
+    EXPECT_FALSE(small->advised);
+    fill(small, 1);
+    HugeBlock* const moved = huge_move(small, 2 * kBytes);
+    EXPECT_TRUE(filled(moved, kBytes, 1));
+    return moved;
+  };
+  const auto faults_of_writing_the_rest = [](HugeBlock* block) {
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    for (size_t at = kBytes; at < 2 * kBytes; at += page) block->base[at] = 1;
+    getrusage(RUSAGE_SELF, &after);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  note_huge_page(100, true);  // whatever earlier tests found
+  HugeBlock* block = grown();
+  if (os::huge_pages_come() && page == kPageBytesLeast && huge_pages_due()) {
+    EXPECT_TRUE(block->advised);
+    EXPECT_LE(faults_of_writing_the_rest(block), static_cast<long>(kBytes / page / 8)) << "some may be small";
+  }
+  huge_free(block);
+  // It says nothing of the block's next object, if that is one of zeroes.
+  HugeBlock* const next = huge_alloc(2 * kBytes, 1);
+  huge_foresee(next, true);
+  EXPECT_EQ(next, block);
+  EXPECT_FALSE(next->advised);
+  huge_free(next);
+  give_all_back();
+  // Nor while huge pages are slow to come, or refused.
+  note_huge_page(100'000, true);
+  block = grown();
+  EXPECT_FALSE(block->advised);
+  huge_free(block);
+  give_all_back();
+  note_huge_page(100, true);
+  options.huge_pages = kHugePagesNever;
+  block = grown();
+  EXPECT_FALSE(block->advised);
+  huge_free(block);
+}
+
+TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePagesWhileTheyAreFew) {
+  constexpr size_t kBytes = 12 * kChunkBytes;
+  options.dirty_floor = 1024;
+  if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
+  bool slow = false;  // a page that was timed: the advice is taken back
+  const auto make = [&](size_t bytes, bool zeroed) {
+    note_huge_page(100, true);  // whatever was found before
+    HugeBlock* const block = huge_alloc(bytes, 1);
+    huge_foresee(block, zeroed);
+    slow = slow || !huge_pages_due();
+    return block;
+  };
+  HugeBlock* block = make(kBytes, true);
+  EXPECT_FALSE(block->advised);
+  huge_free(block);
+  EXPECT_EQ(make(kBytes, false), block);
+  EXPECT_TRUE(block->advised || slow);
+  EXPECT_EQ(block->foreseen, block->advised ? 12u : 0u);
+  huge_free(block);
+  EXPECT_TRUE(block->advised || slow) << "for the next one";
+  EXPECT_EQ(make(kBytes, true), block);
+  EXPECT_FALSE(block->advised) << "which shall not be huge";
+  huge_free(block);
+  give_all_back();
+
+  HugeBlock* const most = make(kForeseenMost, false);
+  EXPECT_TRUE(most->advised || slow);
+  HugeBlock* const more = make(kBytes, false);
+  EXPECT_FALSE(more->advised && most->advised) << "no more than so many at a time";
+  huge_free(most);
+  huge_free(more);
+  HugeBlock* const larger = make(kForeseenMost + kChunkBytes, false);
+  EXPECT_FALSE(larger->advised);
+  huge_free(larger);
+  block = make(kForeseenMost, false);
+  EXPECT_TRUE(block->advised || slow) << "what was freed no longer counts";
+  huge_free(block);
+  give_all_back();
+
+  note_huge_page(100'000, true);
+  block = huge_alloc(kBytes, 1);
+  huge_foresee(block, false);
+  EXPECT_FALSE(block->advised) << "while huge pages are slow";
+  huge_free(block);
+  note_huge_page(100, true);
+  options.huge_pages = kHugePagesNever;
+  block = make(kBytes, false);
+  EXPECT_FALSE(block->advised);
+  huge_free(block);
+}
+
+}  // namespace
