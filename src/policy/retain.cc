@@ -10,9 +10,9 @@ namespace {
 
 constinit Hint<bool> timekeeper{false};
 constinit Hint<int64_t> most_live{0};  // since the last tick
-constinit Hint<int64_t> in_vain{0};    // since the last tick, the most that was purged for the bound and live again
-constinit Hint<int64_t> purged{0};     // for the bound, while live fell
-constinit Hint<int64_t> purged_to{0};  // what was live after the last purge of these
+constinit Hint<int64_t> purged{0};     // for the bound, since the last tick, and not live again yet
+constinit Hint<int64_t> purged_to{0};  // what was live after it, and then what came back of it
+constinit Hint<int64_t> regrown{0};    // what came back; half of it at each tick
 
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
@@ -28,6 +28,14 @@ int64_t raise(Hint<int64_t>& most, int64_t live) {
   if (live <= before) return before;
   most.set(live);
   return live;
+}
+
+void note_regrown(int64_t live) {
+  const int64_t came_back = least_of(live - purged_to.get(), purged.get());
+  if (came_back <= 0) return;
+  regrown.set(least_of(regrown.get() + came_back, kAgainMost));
+  purged.set(purged.get() - came_back);
+  purged_to.set(live);
 }
 
 }  // namespace
@@ -52,7 +60,7 @@ int64_t recent_live() { return most_live.get(); }
 
 void forget_recent_live() {
   most_live.set(live_now());
-  in_vain.set(0);
+  regrown.set(regrown.get() / 2);
   purged.set(0);
   passes_in_vain.set(0);
   wait_until.set(0);
@@ -60,9 +68,8 @@ void forget_recent_live() {
 
 void note_purged_to_bound(size_t bytes) {
   const int64_t live = live_now();
-  const int64_t before = purged.get();
-  const bool came_back = live - purged_to.get() > before / 2;
-  purged.set((came_back ? 0 : before) + static_cast<int64_t>(bytes));
+  note_regrown(live);
+  purged.set(purged.get() + static_cast<int64_t>(bytes));
   purged_to.set(live);
 }
 
@@ -76,8 +83,8 @@ size_t dirty_over_bound() {
   if (dirty <= floor) return 0;
   const int64_t live = note_live();
   const int64_t recent = most_live.get();
-  const int64_t regrown = raise(in_vain, least_of(live - purged_to.get(), purged.get()));
-  const int64_t proven = least_of(most_of(regrown, kTolerated), kAgainMost);
+  note_regrown(live);
+  const int64_t proven = least_of(kTolerated + regrown.get(), kAgainMost);
   const int64_t again = timekeeper_runs() ? 0 : least_of(recent - live, proven);
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t huge = live_huge();

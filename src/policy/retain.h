@@ -20,9 +20,9 @@ namespace folio {
 //   large   free memory of large and huge objects, at most `some` = min(max(2 live, back), kTolerated), or
 //           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more
 //   back    min(recent, recent + recent / 4 - live), where `recent` is the most that was live since the last tick
-//   again   min(recent - live, max(in_vain, kTolerated), kAgainMost), where `in_vain` is the most, since the last tick,
-//           that the program's calls purged for the bound while `live` fell and that was live again soon. 0 while a
-//           housekeeper keeps time.
+//   again   min(recent - live, kTolerated + regrown, kAgainMost), where `regrown` is what the program's calls purged
+//           for the bound and was live again before the next tick; half of it at each tick. 0 while a housekeeper
+//           keeps time.
 //
 // Why:
 //   large   A malloc of a large or huge object may touch hundreds of pages anew, a malloc of a small one seldom any.
@@ -31,13 +31,14 @@ namespace folio {
 //   back    What was live lately is likely to be wanted again. A quarter more, as some of it lies in holes that are too
 //           small for what comes next: without that, 16 buffers of up to 8 MiB, replaced by turns in one thread, had
 //           41,800 page faults in place of 20,600.
-//   again   Programs work in turns, and build what is as large as what they have freed. Where that was purged in vain,
-//           more is kept the next time. One of one thread that builds and frees 200 MiB of objects of 64 to 4000 bytes
-//           three times, in random order, takes 0.27 s in place of 0.41, 0.18 with kAgainMost from the first turn on;
-//           its peak stays, since no more waits than was live. A housekeeper spares what is used in turns anyway.
-//           Nobody purges it if the program's calls end: so kTolerated at first, and kAgainMost. Rejected: more by 16
-//           MiB for each turn; an eighth of the bytes purged in vain, which sparse huge objects and large live ones
-//           mislead.
+//   again   Programs work in turns, and build what is as large as what they have freed: what was purged in vain is kept
+//           the next time. One of one thread that builds and frees 200 MiB of objects of 64 to 4000 bytes three times,
+//           in random order, takes 0.27 s in place of 0.41 (with nothing of the first burst, and 16 MiB more a turn),
+//           0.18 with kAgainMost from the first turn on; its peak stays, since no more waits than was live. A
+//           housekeeper spares what is used in turns anyway. Nobody purges it if the program's calls end: so kTolerated
+//           at first, and kAgainMost. Rejected: the larger of kTolerated and what was purged in vain, by which 96 MiB
+//           of 4 to 60 KB in turns took three times as long; an eighth of that, which sparse huge objects and large
+//           live ones mislead.
 //
 // Without decay everything free is above the bound; after passes in vain nothing is, for a while (note_pass).
 //

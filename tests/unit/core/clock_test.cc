@@ -148,8 +148,8 @@ TEST_F(Clock, DirtyMemoryStaysUnderItsBoundWithoutAnyTime) {
       burst(size, 32 * kMiB);
       if (dirty() < 24 * kMiB) return kFailed;  // as it may come again; up to 4 MiB are in the CPU cache
       burst(size, 160 * kMiB);
-      // What gets a second chance, a step of slack, and what a few frees can empty.
-      if (dirty() > static_cast<size_t>(kTolerated) + 7 * kMiB) return kFailed;
+      // What gets a second chance, a step of slack, what a few frees can empty; and what was purged in vain before.
+      if (dirty() > static_cast<size_t>(kTolerated) + 15 * kMiB) return kFailed;
       forget_recent_live();
       burst(size, 4 * kMiB);  // some calls, in which it goes: no tick does
       return dirty() <= 11 * kMiB ? kPassed : kFailed;
