@@ -84,7 +84,7 @@ size_t dirty_over_bound() {
   const int64_t live = note_live();
   const int64_t recent = most_live.get();
   note_regrown(live);
-  const int64_t proven = least_of(kTolerated + regrown.get(), kAgainMost);
+  const int64_t proven = least_of(kAgainFirst + regrown.get(), kAgainMost);
   const int64_t again = timekeeper_runs() ? 0 : least_of(recent - live, proven);
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t huge = live_huge();

@@ -20,7 +20,7 @@ namespace folio {
 //   large   free memory of large and huge objects, at most `some` = min(max(2 live, back), kTolerated), or
 //           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more
 //   back    min(recent, recent + recent / 4 - live), where `recent` is the most that was live since the last tick
-//   again   min(recent - live, kTolerated + regrown, kAgainMost), where `regrown` is what the program's calls purged
+//   again   min(recent - live, kAgainFirst + regrown, kAgainMost), where `regrown` is what the program's calls purged
 //           for the bound and was live again before the next tick; half of it at each tick. 0 while a housekeeper
 //           keeps time.
 //
@@ -33,12 +33,13 @@ namespace folio {
 //           41,800 page faults in place of 20,600.
 //   again   Programs work in turns, and build what is as large as what they have freed: what was purged in vain is kept
 //           the next time. One of one thread that builds and frees 200 MiB of objects of 64 to 4000 bytes three times,
-//           in random order, takes 0.27 s in place of 0.41 (with nothing of the first burst, and 16 MiB more a turn),
+//           in random order, takes 0.26 s in place of 0.37 (with nothing of the first burst, and 16 MiB more a turn),
 //           0.18 with kAgainMost from the first turn on; its peak stays, since no more waits than was live. A
-//           housekeeper spares what is used in turns anyway. Nobody purges it if the program's calls end: so kTolerated
-//           at first, and kAgainMost. Rejected: the larger of kTolerated and what was purged in vain, by which 96 MiB
-//           of 4 to 60 KB in turns took three times as long; an eighth of that, which sparse huge objects and large
-//           live ones mislead.
+//           housekeeper spares what is used in turns anyway. Nobody purges it if the program's calls end: so
+//           kAgainFirst and kAgainMost. (With 64 MiB at first 0.24 s, but a burst of 1 GiB left 7.2 % of itself in
+//           place of 4.0.) Rejected: the larger of kTolerated and what was purged in vain, by which 96 MiB of 4 to 60
+//           KB in turns took three times as long; an eighth of that, which sparse huge objects and large live ones
+//           mislead.
 //
 // Without decay everything free is above the bound; after passes in vain nothing is, for a while (note_pass).
 //
@@ -58,7 +59,7 @@ inline bool dirty_over_floor() {
   return dirty > options.dirty_floor << 20 || options.decay == 0;
 }
 void note_live_until_now(size_t bytes);  // of a huge object that was just freed
-inline constexpr int64_t kTolerated = int64_t{64} << 20, kAgainMost = 4 * kTolerated;
+inline constexpr int64_t kTolerated = int64_t{64} << 20, kAgainFirst = kTolerated / 2, kAgainMost = 4 * kTolerated;
 void set_timekeeper(bool runs);
 bool timekeeper_runs();
 

@@ -155,25 +155,25 @@ TEST(Retain, WhatWasLiveSinceTheLastTickIsToleratedAndMoreIfItWasPurgedInVain) {
     return dirty_excess() / kMiB;
   };
   const auto grows_to = [&](int64_t live) { EXPECT_EQ(left(live, 17), live < 68 ? 1u : 0u); };  // it is looked at
-  grows_to(40);
-  EXPECT_EQ(left(0, 40 + 16), 0u) << "a first burst";
-  EXPECT_EQ(left(0, 40 + 17), 1u);
-  EXPECT_EQ(left(10, 30 + 17), 1u) << "what is live again does not come on top";
+  grows_to(30);
+  EXPECT_EQ(left(0, 30 + 16), 0u) << "a first burst";
+  EXPECT_EQ(left(0, 30 + 17), 1u);
+  EXPECT_EQ(left(10, 20 + 17), 1u) << "what is live again does not come on top";
   grows_to(300);
-  EXPECT_EQ(left(0, 300), 300u - 64 - 16) << "no more than kTolerated";
+  EXPECT_EQ(left(0, 300), 300u - 32 - 16) << "no more than kAgainFirst";
   note_purged_to_bound(100 * kMiB);
-  EXPECT_EQ(left(0, 300), 300u - 64 - 16) << "not before it comes back";
+  EXPECT_EQ(left(0, 300), 300u - 32 - 16) << "not before it comes back";
   grows_to(70);
-  EXPECT_EQ(left(0, 300), 300u - 64 - 70 - 16) << "what came back";
+  EXPECT_EQ(left(0, 300), 300u - 32 - 70 - 16) << "what came back";
   grows_to(200);
-  EXPECT_EQ(left(0, 300), 300u - 64 - 100 - 16) << "no more than was purged";
+  EXPECT_EQ(left(0, 300), 300u - 32 - 100 - 16) << "no more than was purged";
   {
     const Counts live(50 * kSigned, 0, false);
     note_purged_to_bound(40 * kMiB);
   }
   note_purged_to_bound(40 * kMiB);
   grows_to(300);
-  EXPECT_EQ(left(0, 300), 300u - 64 - 180 - 16) << "by several purges";
+  EXPECT_EQ(left(0, 300), 300u - 32 - 180 - 16) << "by several purges";
   note_purged_to_bound(400 * kMiB);
   grows_to(300);
   EXPECT_EQ(left(0, 300), 300u - 256 - 16) << "no more than kAgainMost";
@@ -187,7 +187,7 @@ TEST(Retain, WhatWasLiveSinceTheLastTickIsToleratedAndMoreIfItWasPurgedInVain) {
   forget_recent_live();
   EXPECT_EQ(left(0, 300), 300u - 16) << "a tick later nothing but the floor";
   grows_to(300);
-  EXPECT_EQ(left(0, 300), 300u - 64 - 128 - 16) << "and half of what was purged in vain";
+  EXPECT_EQ(left(0, 300), 300u - 32 - 128 - 16) << "and half of what was purged in vain";
   for (unsigned tick = 0; tick < 40; ++tick) forget_recent_live();
 }
 
