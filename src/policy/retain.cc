@@ -9,10 +9,11 @@ namespace folio {
 namespace {
 
 constinit Hint<bool> timekeeper{false};
-constinit Hint<int64_t> most_live{0};  // since the last tick
-constinit Hint<int64_t> purged{0};     // for the bound, since the last tick, and not live again yet
-constinit Hint<int64_t> purged_to{0};  // what was live after it, and then what came back of it
-constinit Hint<int64_t> regrown{0};    // what came back; half of it at each tick
+constinit Hint<int64_t> most_live{0};      // since the last tick
+constinit Hint<int64_t> most_resident{0};  // the same without huge objects
+constinit Hint<int64_t> purged{0};         // for the bound, since the last tick, and not live again yet
+constinit Hint<int64_t> purged_to{0};      // what was live after it, and then what came back of it
+constinit Hint<int64_t> regrown{0};        // what came back; half of it at each tick
 
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
@@ -30,6 +31,7 @@ int64_t raise(Hint<int64_t>& most, int64_t live) {
   return live;
 }
 
+// Takes what is live without huge objects, as the next ones.
 void note_regrown(int64_t live) {
   const int64_t came_back = least_of(live - purged_to.get(), purged.get());
   if (came_back <= 0) return;
@@ -46,6 +48,7 @@ bool timekeeper_runs() { return timekeeper.get(); }
 int64_t note_live() {
   const int64_t live = live_now();
   raise(most_live, live);
+  raise(most_resident, live_resident());
   return live;
 }
 
@@ -60,6 +63,7 @@ int64_t recent_live() { return most_live.get(); }
 
 void forget_recent_live() {
   most_live.set(live_now());
+  most_resident.set(live_resident());
   regrown.set(regrown.get() / 2);
   purged.set(0);
   passes_in_vain.set(0);
@@ -67,7 +71,7 @@ void forget_recent_live() {
 }
 
 void note_purged_to_bound(size_t bytes) {
-  const int64_t live = live_now();
+  const int64_t live = live_resident();
   note_regrown(live);
   purged.set(purged.get() + static_cast<int64_t>(bytes));
   purged_to.set(live);
@@ -83,15 +87,15 @@ size_t dirty_over_bound() {
   if (dirty <= floor) return 0;
   const int64_t live = note_live();
   const int64_t recent = most_live.get();
-  note_regrown(live);
+  const int64_t huge = live_huge(), resident = live - huge;
+  note_regrown(resident);
   const int64_t proven = least_of(kAgainFirst + regrown.get(), kAgainMost);
-  const int64_t again = timekeeper_runs() ? 0 : least_of(recent - live, proven);
+  const int64_t again = timekeeper_runs() ? 0 : least_of(most_resident.get() - resident, proven);
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
-  const int64_t huge = live_huge();
   const int64_t some = least_of(most_of(back, 2 * live), kTolerated);
   const int64_t share = most_of(some, least_of(some + least_of(huge / 4, 4 * kTolerated), recent - live));
   const int64_t large = most_of(least_of(page_counts.dirty_large.get(), share), 0);
-  const int64_t bound = most_of(large + most_of(floor, (live - huge) / 4), floor + again);
+  const int64_t bound = most_of(large + most_of(floor, resident / 4), floor + again);
   const int64_t excess = dirty - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }

@@ -16,13 +16,13 @@ namespace folio {
 //   bound = max(max(floor, live / 4) + large, floor + again)
 //
 //   floor   the option dirty_floor
-//   live    what is live; in `live / 4` without huge objects, in the lines below with them
+//   live    what is live; in `large` and `back` with huge objects, else without
 //   large   free memory of large and huge objects, at most `some` = min(max(2 live, back), kTolerated), or
 //           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more
 //   back    min(recent, recent + recent / 4 - live), where `recent` is the most that was live since the last tick
-//   again   min(recent - live, kAgainFirst + regrown, kAgainMost), where `regrown` is what the program's calls purged
-//           for the bound and was live again before the next tick; half of it at each tick. 0 while a housekeeper
-//           keeps time.
+//   again   min(recent - live, kAgainFirst + regrown, kAgainMost), without huge objects, where `regrown` is what the
+//           program's calls purged for the bound and was live again before the next tick; half of it at each tick. 0
+//           while a housekeeper keeps time.
 //
 // Why:
 //   large   A malloc of a large or huge object may touch hundreds of pages anew, a malloc of a small one seldom any.
@@ -34,8 +34,9 @@ namespace folio {
 //   again   Programs work in turns, and build what is as large as what they have freed: what was purged in vain is kept
 //           the next time. One of one thread that builds and frees 200 MiB of objects of 64 to 4000 bytes three times,
 //           in random order, takes 0.26 s in place of 0.37 (with nothing of the first burst, and 16 MiB more a turn),
-//           0.18 with kAgainMost from the first turn on; its peak stays, since no more waits than was live. A
-//           housekeeper spares what is used in turns anyway. Nobody purges it if the program's calls end: so
+//           0.18 with kAgainMost from the first turn on. Its peak stays, since no more waits than was live; where the
+//           next turn has other sizes, kAgainFirst of the first burst still waits if it is a quarter of what is live
+//           then. A housekeeper spares what is used in turns anyway. Nobody purges it if the program's calls end: so
 //           kAgainFirst and kAgainMost. (With 64 MiB at first 0.24 s, but a burst of 1 GiB left 7.2 % of itself in
 //           place of 4.0.) Rejected: the larger of kTolerated and what was purged in vain, by which 96 MiB of 4 to 60
 //           KB in turns took three times as long; an eighth of that, which sparse huge objects and large live ones

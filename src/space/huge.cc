@@ -3,6 +3,7 @@
 
 #include "config/options.h"
 #include "os/os.h"
+#include "space/field.h"
 #include "space/huge_pace.h"
 #include "space/metadata.h"
 #include "space/pages.h"
@@ -31,7 +32,7 @@ constinit Counter<uint32_t> age_now{0};       // what huge_age() counts
 constinit BlockStack spare_descriptors;
 constinit Counter<size_t> reserved{0};
 constinit Counter<size_t> live_count{0};
-constinit Counter<size_t> foreseen{0};  // chunks of live objects
+constinit Counter<size_t> foreseen{0};  // chunks of blocks
 
 size_t chunks_of(size_t bytes) { return (bytes + kChunkBytes - 1) >> kChunkShift; }
 
@@ -68,6 +69,12 @@ HugeBlock* new_descriptor() {
   return static_cast<HugeBlock*>(metadata_alloc(sizeof(HugeBlock)));
 }
 
+// So many chunks of the block count as foreseen.
+void count_foreseen(HugeBlock& block, size_t chunks) {
+  foreseen.add(chunks - block.foreseen);  // wraps where there are fewer
+  block.foreseen = static_cast<uint32_t>(chunks);
+}
+
 // Takes the block's address space out of use and gives it back. The descriptor is reused; a stale look at it is safe.
 bool unmap_block(HugeBlock* block) {
   enter(*block, kCodeNone, kCodeNone);
@@ -76,6 +83,7 @@ bool unmap_block(HugeBlock* block) {
     return false;
   }
   reserved.sub(block->reserved_bytes);
+  count_foreseen(*block, 0);
   spare_descriptors.push(block);
   return true;
 }
@@ -165,17 +173,21 @@ void withdraw(HugeBlock& block) {
   block.advised = false;
 }
 
+bool may_be_huge() { return options.huge_pages != kHugePagesNever && !room_is_tight() && huge_pages_due(); }
+
 // Has the kernel back a block by huge pages, but for the first `there` bytes, whose pages are there. Not while huge
-// pages are slow to come: the first one is timed.
-void advise(HugeBlock& block, size_t there) {
-  if (block.advised || options.huge_pages == kHugePagesNever || room_is_tight() || !huge_pages_due()) return;
+// pages are slow to come: unless they are trusted the first one is timed, of a `fresh` block. (One that the program has
+// had may be registered with a userfaultfd, for which a touch waits.)
+void advise(HugeBlock& block, size_t there, bool fresh) {
+  if (block.advised || !may_be_huge()) return;
+  const size_t next = round_up(there, kChunkBytes);
+  const size_t chunks = next < block.usable_bytes ? (block.usable_bytes - next) >> kChunkShift : 0;
+  const bool trusted = trust_huge_pages(static_cast<unsigned>(chunks));
+  if (!trusted && !fresh) return;
   if (!os::prefer_huge_pages(block.base, block.reserved_bytes)) return;
   block.advised = true;
-  const size_t next = round_up(there, kChunkBytes);
-  if (next + kChunkBytes > block.usable_bytes) return;
-  if (!trust_huge_pages(static_cast<unsigned>((block.usable_bytes - next) >> kChunkShift))) {
-    time_huge_page(block.base + next);
-  }
+  if (trusted) return;
+  time_huge_page(block.base + next);
   if (!huge_pages_due()) withdraw(block);
 }
 
@@ -270,13 +282,11 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignm
 // written, by looks at some pages of each object that is freed: programs of sparse and dense objects by turns misled
 // it, and a free that touches pages waits for a userfaultfd.
 void huge_foresee(HugeBlock* block, bool zeroed) {
-  const size_t chunks = chunks_of(block->usable_bytes);
-  const bool few = foreseen.get() + chunks <= kForeseenMost >> kChunkShift;
-  if (zeroed || !few || !huge_pages_due()) return withdraw(*block);
-  advise(*block, block->touched_bytes);
-  if (!block->advised) return;
-  block->foreseen = static_cast<uint32_t>(chunks);
-  foreseen.add(chunks);
+  const size_t chunks = block->reserved_bytes >> kChunkShift;  // it may grow in place
+  const bool few = block->foreseen != 0 || foreseen.get() + chunks <= kForeseenMost >> kChunkShift;
+  if (zeroed || !few || block->usable_bytes <= kLargeMost || !may_be_huge()) return withdraw(*block);
+  advise(*block, block->touched_bytes, block->touched_bytes == 0);
+  if (block->advised) count_foreseen(*block, chunks);
 }
 
 bool huge_free(HugeBlock* block) {
@@ -284,8 +294,6 @@ bool huge_free(HugeBlock* block) {
   // Relaxed: decides which of two frees is the second; the stack publishes the block.
   if (!block->state.compare_exchange(live_state, kHugeFree, order::relaxed)) return false;
   live_count.sub(1);
-  foreseen.sub(block->foreseen);
-  block->foreseen = 0;
   touch(*block);  // it was the program's: all of it may be resident
   page_counts.huge_live.sub(block->usable_bytes);
   if (block->unmap_when_freed && unmap_block(block)) return true;
@@ -308,6 +316,8 @@ bool huge_resize(HugeBlock* block, size_t size) {
 HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)) {
   HugeBlock* target = alloc(size, kChunkBytes, block->usable_bytes);
   if (target == nullptr) return nullptr;
+  const bool fresh = target->touched_bytes == 0;
+  if (!may_be_huge()) withdraw(*target);
   touch(*block);
   // Whole chunks, so that the kernel's mappings only ever split between chunks: before Linux 6.17 one move needs one
   // mapping. Where the rest of the last chunk cannot be committed, all is copied.
@@ -318,6 +328,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   if (destroyed) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
     enter(*target, kCodeNone, kCodeNone);
+    count_foreseen(*target, 0);
     set_usable(*target, 0);
     live_count.sub(1);
     reserved.sub(target->reserved_bytes);
@@ -329,7 +340,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   }
   if (target->touched_bytes < bytes) target->touched_bytes = bytes;
   if (moved == bytes && target->committed_bytes < bytes) target->committed_bytes = bytes;
-  advise(*target, bytes);  // it grows: the program writes what it gets (256 MiB 0.16 s in place of 0.32)
+  advise(*target, bytes, fresh);  // it grows: the program writes what it gets (256 MiB 0.16 s in place of 0.32)
   if (moved == bytes) block->unmap_when_freed = true;  // nothing is left to wait for the next
   if (leaves != nullptr) leaves(block->base);
   target->seen = block->seen;

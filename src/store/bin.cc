@@ -153,7 +153,7 @@ HintBlock* block_for(Store& store, BinId bin, Window* window) {
 // Whether a new chunk of a bin that has `full` ones becomes resident as a whole. With kMany, as it is at most a quarter
 // more than the bin uses. With kSome, while all bins together have free no more than 1/2^kFreeShift of what is live:
 // they fill theirs one after the other then. (Bursts of 200 to 400 MiB of many sizes 0.8 to 0.96 of the time in 1 to
-// 1.05 of the memory. With kSome everywhere 200,000 objects replaced at random took 1.13 of it.)
+// 1.09 of the memory. With kSome everywhere 200,000 objects replaced at random took 1.13 of it.)
 bool comes_whole(unsigned full) {
   constexpr unsigned kMany = 4, kSome = 2, kFreeShift = 3;
   if (full >= kMany) return true;

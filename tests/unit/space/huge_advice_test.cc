@@ -1,5 +1,9 @@
 // Which huge objects get huge pages.
+#include <sys/mman.h>
 #include <sys/resource.h>
+
+#include <algorithm>
+#include <vector>
 
 #include "os/os.h"
 #include "space/huge.h"
@@ -22,6 +26,12 @@ bool filled(const HugeBlock* block, size_t bytes, unsigned seed) {
     if (block->base[i] != static_cast<char>(i / 512 + seed)) return false;
   }
   return true;
+}
+
+size_t resident_pages(const char* start, size_t bytes) {
+  std::vector<unsigned char> pages(bytes / page);
+  EXPECT_EQ(mincore(const_cast<char*>(start), bytes, pages.data()), 0);
+  return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; }));
 }
 
 size_t give_all_back() { return huge_purge(true, ~size_t{0}); }
@@ -78,7 +88,7 @@ TEST_F(HugeAdvice, AnObjectThatMovesAsItGrowsGetsHugePages) {
   huge_free(block);
 }
 
-TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePagesWhileTheyAreFew) {
+TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePages) {
   constexpr size_t kBytes = 12 * kChunkBytes;
   options.dirty_floor = 1024;
   if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
@@ -95,37 +105,77 @@ TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePagesWhileTheyAreFew) {
   huge_free(block);
   EXPECT_EQ(make(kBytes, false), block);
   EXPECT_TRUE(block->advised || slow);
-  EXPECT_EQ(block->foreseen, block->advised ? 12u : 0u);
+  EXPECT_EQ(block->foreseen, block->advised ? 16u : 0u) << "it may grow in place";
   huge_free(block);
   EXPECT_TRUE(block->advised || slow) << "for the next one";
   EXPECT_EQ(make(kBytes, true), block);
   EXPECT_FALSE(block->advised) << "which shall not be huge";
   huge_free(block);
   give_all_back();
-
-  HugeBlock* const most = make(kForeseenMost, false);
-  EXPECT_TRUE(most->advised || slow);
-  HugeBlock* const more = make(kBytes, false);
-  EXPECT_FALSE(more->advised && most->advised) << "no more than so many at a time";
-  huge_free(most);
-  huge_free(more);
-  HugeBlock* const larger = make(kForeseenMost + kChunkBytes, false);
-  EXPECT_FALSE(larger->advised);
-  huge_free(larger);
-  block = make(kForeseenMost, false);
-  EXPECT_TRUE(block->advised || slow) << "what was freed no longer counts";
+  block = huge_alloc(8, 4 * kMiB);
+  huge_foresee(block, false);
+  EXPECT_FALSE(block->advised) << "a small one that is aligned";
   huge_free(block);
-  give_all_back();
-
   note_huge_page(100'000, true);
   block = huge_alloc(kBytes, 1);
   huge_foresee(block, false);
   EXPECT_FALSE(block->advised) << "while huge pages are slow";
   huge_free(block);
-  note_huge_page(100, true);
   options.huge_pages = kHugePagesNever;
   block = make(kBytes, false);
   EXPECT_FALSE(block->advised);
+  huge_free(block);
+}
+
+TEST_F(HugeAdvice, SuchObjectsAreFew) {
+  constexpr size_t kBytes = 12 * kChunkBytes;
+  options.dirty_floor = 1024;
+  if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
+  bool slow = false;  // as above
+  const auto make = [&](size_t bytes) {
+    note_huge_page(100, true);
+    HugeBlock* const block = huge_alloc(bytes, 1);
+    huge_foresee(block, false);
+    slow = slow || !huge_pages_due();
+    return block;
+  };
+  HugeBlock* const most = make(kForeseenMost);
+  EXPECT_TRUE(most->advised || slow);
+  HugeBlock* const more = make(kBytes);
+  EXPECT_FALSE(more->advised && most->advised) << "no more than so many at a time";
+  huge_free(most);
+  HugeBlock* const other = make(kBytes);
+  EXPECT_NE(other, most);
+  EXPECT_FALSE(other->advised && most->advised) << "its pages are there still";
+  EXPECT_EQ(make(kForeseenMost), most);
+  EXPECT_TRUE(most->advised || slow) << "and may be used again";
+  huge_free(most);
+  huge_free(more);
+  huge_free(other);
+  give_all_back();
+  HugeBlock* const larger = make(kForeseenMost + kChunkBytes);
+  EXPECT_FALSE(larger->advised);
+  huge_free(larger);
+  give_all_back();
+  HugeBlock* const block = make(kForeseenMost);
+  EXPECT_TRUE(block->advised || slow) << "what was given back no longer counts";
+  huge_free(block);
+}
+
+// It may be registered with a userfaultfd, which need not answer.
+TEST_F(HugeAdvice, ABlockThatTheProgramHadIsNotTouched) {
+  constexpr size_t kBytes = 12 * kChunkBytes;
+  options.dirty_floor = 1024;
+  HugeBlock* const block = huge_alloc(kBytes, 1);
+  fill(block, 1);
+  huge_free(block);
+  EXPECT_EQ(huge_purge(true, kBytes / 2), kBytes / 2);
+  note_huge_page(100'000, true);
+  note_huge_page(100, true);  // one is trusted
+  EXPECT_EQ(huge_alloc(kBytes, 1), block);
+  huge_foresee(block, false);
+  EXPECT_FALSE(block->advised);
+  EXPECT_EQ(resident_pages(block->base + kBytes / 2, kBytes / 2), 0u);
   huge_free(block);
 }
 
