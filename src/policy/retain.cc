@@ -90,7 +90,8 @@ size_t dirty_over_bound() {
   const int64_t huge = live_huge(), resident = live - huge;
   note_regrown(resident);
   const int64_t proven = least_of(kAgainFirst + regrown.get(), kAgainMost);
-  const int64_t again = timekeeper_runs() ? 0 : least_of(most_resident.get() - resident, proven);
+  const int64_t lately = least_of(recent - live, most_resident.get() - resident);
+  const int64_t again = timekeeper_runs() ? 0 : least_of(lately, proven);
   const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
   const int64_t some = least_of(most_of(back, 2 * live), kTolerated);
   const int64_t share = most_of(some, least_of(some + least_of(huge / 4, 4 * kTolerated), recent - live));

@@ -16,13 +16,13 @@ namespace folio {
 //   bound = max(max(floor, live / 4) + large, floor + again)
 //
 //   floor   the option dirty_floor
-//   live    what is live; in `large` and `back` with huge objects, else without
+//   live    what is live; in `live / 4` without huge objects, in the lines below with them
 //   large   free memory of large and huge objects, at most `some` = min(max(2 live, back), kTolerated), or
 //           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more
 //   back    min(recent, recent + recent / 4 - live), where `recent` is the most that was live since the last tick
-//   again   min(recent - live, kAgainFirst + regrown, kAgainMost), without huge objects, where `regrown` is what the
-//           program's calls purged for the bound and was live again before the next tick; half of it at each tick. 0
-//           while a housekeeper keeps time.
+//   again   min(recent - live, kAgainFirst + regrown, kAgainMost), with or without huge objects, whichever is less.
+//           `regrown` is what the program's calls purged for the bound and was live again before the next tick, without
+//           huge objects; half of it at each tick. 0 while a housekeeper keeps time.
 //
 // Why:
 //   large   A malloc of a large or huge object may touch hundreds of pages anew, a malloc of a small one seldom any.
@@ -40,7 +40,8 @@ namespace folio {
 //           kAgainFirst and kAgainMost. (With 64 MiB at first 0.24 s, but a burst of 1 GiB left 7.2 % of itself in
 //           place of 4.0.) Rejected: the larger of kTolerated and what was purged in vain, by which 96 MiB of 4 to 60
 //           KB in turns took three times as long; an eighth of that, which sparse huge objects and large live ones
-//           mislead.
+//           mislead; what was live with huge objects alone, which may be untouched, or without them alone (bursts of
+//           100 MiB of growing sizes peaked at 245 MiB in place of 178).
 //
 // Without decay everything free is above the bound; after passes in vain nothing is, for a while (note_pass).
 //

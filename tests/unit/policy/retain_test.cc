@@ -159,6 +159,10 @@ TEST(Retain, WhatWasLiveSinceTheLastTickIsToleratedAndMoreIfItWasPurgedInVain) {
   EXPECT_EQ(left(0, 30 + 16), 0u) << "a first burst";
   EXPECT_EQ(left(0, 30 + 17), 1u);
   EXPECT_EQ(left(10, 20 + 17), 1u) << "what is live again does not come on top";
+  page_counts.huge_live.add(200 * kMiB);
+  EXPECT_EQ(left(0, 17), 1u) << "it is looked at; it may be untouched";
+  page_counts.huge_live.sub(200 * kMiB);
+  EXPECT_EQ(left(0, 30 + 17), 1u) << "so it does not count as what was live lately";
   grows_to(300);
   EXPECT_EQ(left(0, 300), 300u - 32 - 16) << "no more than kAgainFirst";
   note_purged_to_bound(100 * kMiB);
@@ -177,6 +181,9 @@ TEST(Retain, WhatWasLiveSinceTheLastTickIsToleratedAndMoreIfItWasPurgedInVain) {
   note_purged_to_bound(400 * kMiB);
   grows_to(300);
   EXPECT_EQ(left(0, 300), 300u - 256 - 16) << "no more than kAgainMost";
+  page_counts.huge_live.add(200 * kMiB);
+  EXPECT_EQ(left(0, 300), 300u - 100 - 16) << "not beside live huge objects";
+  page_counts.huge_live.sub(200 * kMiB);
   set_timekeeper(true);
   EXPECT_EQ(left(0, 300), 0u) << "left to the housekeeper";
   {
