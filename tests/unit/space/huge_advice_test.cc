@@ -8,6 +8,7 @@
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/huge_pace.h"
+#include "unit/space/huge_blocks.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -16,17 +17,6 @@ using namespace folio_test;
 namespace {
 
 const size_t page = os::page_bytes();
-
-void fill(HugeBlock* block, unsigned seed) {
-  for (size_t i = 0; i < block->usable_bytes; i += 512) block->base[i] = static_cast<char>(i / 512 + seed);
-}
-
-bool filled(const HugeBlock* block, size_t bytes, unsigned seed) {
-  for (size_t i = 0; i < bytes; i += 512) {
-    if (block->base[i] != static_cast<char>(i / 512 + seed)) return false;
-  }
-  return true;
-}
 
 size_t resident_pages(const char* start, size_t bytes) {
   std::vector<unsigned char> pages(bytes / page);

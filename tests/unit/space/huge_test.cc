@@ -9,6 +9,7 @@
 #include "os/os.h"
 #include "space/metadata.h"
 #include "unit/child.h"
+#include "unit/space/huge_blocks.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -21,17 +22,6 @@ const size_t page = os::page_bytes();
 size_t usable(size_t size) { return round_up(size, page); }
 
 bool live(const HugeBlock* block) { return block->state.load(order::relaxed) == kHugeLive; }
-
-void fill(HugeBlock* block, unsigned seed) {
-  for (size_t i = 0; i < block->usable_bytes; i += 512) block->base[i] = static_cast<char>(i / 512 + seed);
-}
-
-bool filled(const HugeBlock* block, size_t bytes, unsigned seed) {
-  for (size_t i = 0; i < bytes; i += 512) {
-    if (block->base[i] != static_cast<char>(i / 512 + seed)) return false;
-  }
-  return true;
-}
 
 // What the clock does.
 size_t tick() {
