@@ -43,6 +43,7 @@ struct Field {
   struct FieldBlock* block;  // large_index.h
   Fields* home;
   Atomic<uint64_t> committed;
+  Atomic<uint32_t> advised;  // bit c: the kernel was asked for a huge page in chunk c (large_huge.h)
   // On lines of their own, since they are written often and every free reads the fields above.
   alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
   // Hint. ready_from[n - 1]: no run of n or more free granules whose pages are resident begins in a word before this

@@ -32,7 +32,6 @@ constinit Counter<uint32_t> age_now{0};       // what huge_age() counts
 constinit BlockStack spare_descriptors;
 constinit Counter<size_t> reserved{0};
 constinit Counter<size_t> live_count{0};
-constinit Counter<size_t> foreseen{0};  // chunks of blocks
 
 size_t chunks_of(size_t bytes) { return (bytes + kChunkBytes - 1) >> kChunkShift; }
 
@@ -71,7 +70,7 @@ HugeBlock* new_descriptor() {
 
 // So many chunks of the block count as foreseen.
 void count_foreseen(HugeBlock& block, size_t chunks) {
-  foreseen.add(chunks - block.foreseen);  // wraps where there are fewer
+  note_foreseen(static_cast<int64_t>(chunks) - block.foreseen);
   block.foreseen = static_cast<uint32_t>(chunks);
 }
 
@@ -284,7 +283,7 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignm
 // it, and a free that touches pages waits for a userfaultfd.
 void huge_foresee(HugeBlock* block, bool zeroed) {
   const size_t chunks = block->reserved_bytes >> kChunkShift;  // it may grow in place
-  const bool few = block->foreseen != 0 || foreseen.get() + chunks <= kForeseenMost >> kChunkShift;
+  const bool few = block->foreseen != 0 || may_foresee(chunks);
   if (zeroed || !few || block->usable_bytes <= kLargeMost || !may_be_huge()) return withdraw(*block);
   advise(*block, block->touched_bytes, block->touched_bytes == 0);
   if (block->advised) count_foreseen(*block, chunks);

@@ -50,7 +50,6 @@ HugeBlock* huge_alloc(size_t size, size_t alignment);
 // huge pages if it has more than kLargeMost bytes, while the blocks of such objects, waiting ones too, have
 // kForeseenMost bytes at most: what a program of sparse ones can lose.
 void huge_foresee(HugeBlock* block, bool zeroed);
-inline constexpr size_t kForeseenMost = size_t{128} << 20;
 
 // False if the block was free already.
 bool huge_free(HugeBlock* block);

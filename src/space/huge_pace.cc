@@ -17,6 +17,7 @@ constinit Hint<unsigned> none_in_a_row{0};  // how often small pages came
 constexpr unsigned kTrustedMost = 63;
 constinit Hint<unsigned> quick{0};    // how many were trusted after the last quick one
 constinit Hint<unsigned> trusted{0};  // so many more are not timed
+constinit Counter<int64_t> foreseen{0};
 
 }  // namespace
 
@@ -53,5 +54,11 @@ void time_huge_page(char* chunk) {
   const uint64_t all = os::cpu_us() - began;
   note_huge_page(all, all <= 2 * first);
 }
+
+bool may_foresee(size_t chunks) {
+  return foreseen.get() + static_cast<int64_t>(chunks) <= static_cast<int64_t>(kForeseenMost >> kChunkShift);
+}
+
+void note_foreseen(int64_t more) { foreseen.add(more); }
 
 }  // namespace folio

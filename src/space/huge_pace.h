@@ -18,6 +18,8 @@
 // Who may touch it: everybody, at any time.
 #pragma once
 
+#include <stddef.h>
+
 #include <stdint.h>
 
 namespace folio {
@@ -31,5 +33,11 @@ void time_huge_page(char* chunk);
 // Notes that a chunk's pages took `us` microseconds of CPU time (real time would include other threads), and whether
 // they came as a huge page.
 void note_huge_page(uint64_t us, bool came);
+
+// Foreseen chunks: of large and huge objects that got huge pages for need not be zero. At most kForeseenMost together,
+// which is what a program of sparse ones can lose.
+inline constexpr size_t kForeseenMost = size_t{128} << 20;
+bool may_foresee(size_t chunks);   // so many more
+void note_foreseen(int64_t more);  // chunks
 
 }  // namespace folio

@@ -5,6 +5,7 @@
 #include "os/os.h"
 #include "space/chunk_table.h"
 #include "space/large_fields.h"
+#include "space/large_huge.h"
 #include "space/large_runs.h"
 #include "space/pages.h"
 #include "space/room.h"
@@ -70,6 +71,7 @@ void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bo
   unsigned from;
   const unsigned step = align_step > page_step ? align_step : page_step;
   Field* f = take_run(fields, count, step, may_open, &from);
+  if (f != nullptr && !zeroed && size >= kLargeHugeLeast) large_prefer_huge(*f, from, count);
   if (f != nullptr && !commit(*f, from, count)) {
     clear(*f, from, count);
     f = take_committed_run(fields, count, step, &from);
@@ -176,6 +178,7 @@ bool large_resize(void* object, size_t size) {
   const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
   if (wanted > had) {
     if (place.granule + wanted > f.granules || !set(f, end, wanted - had)) return false;
+    if (size >= kLargeHugeLeast) large_prefer_huge(f, end, wanted - had);
     if (!fits(f, end, wanted - had) || !commit(f, end, wanted - had)) {
       clear(f, end, wanted - had);
       return false;
@@ -199,6 +202,7 @@ char* lend_chunk() {
   if (f == nullptr) return nullptr;
   char* const chunk = granule_at(*f, from);
   note_taken(*f, from, kCount, [](unsigned, unsigned) {});
+  large_refuse_huge(*f, from, kCount);
   for (size_t at = 0; at < kChunkBytes; at += kPurgeRunBytes) {
     if (purge_pages(chunk + at, kPurgeRunBytes)) continue;
     give(*f, from, kCount);

@@ -2,6 +2,7 @@
 #include "os/os.h"
 #include "space/fields.h"
 #include "space/large.h"
+#include "space/large_huge.h"
 #include "space/large_index.h"
 #include "space/large_runs.h"
 #include "space/pages.h"
@@ -53,6 +54,7 @@ void purge_rows(Field& f, Claim& c) {
     if (row == g) continue;
     char* const start = granule_at(f, c.first * 64 + g);
     const size_t bytes = size_t{row - g} << kGranuleShift;
+    large_refuse_huge(f, c.first * 64 + g, row - g);
     if (bytes >= kAdvisedLeast) os::refuse_huge_pages(start, bytes);
     if (!purge_pages(start, bytes)) continue;
     visit_words(g, row - g, [&](unsigned w, uint64_t mask, unsigned) {
