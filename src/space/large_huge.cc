@@ -17,9 +17,14 @@ static_assert(kChunkGranules % 64 == 0 && kFieldBytesMost / kChunkBytes <= 32);
 
 uint32_t bit_of(unsigned chunk) { return uint32_t{1} << chunk; }
 
-bool may_be_huge() {
-  return options.huge_pages != kHugePagesNever && !room_is_tight() && huge_pages_due() &&
-         has_room_for_large(kChunkBytes);
+// A process that holds less would notice what a chunk leaves over, and the 0.1 ms of the first, which is timed.
+constexpr int64_t kLiveLeast = 4 * kChunkBytes;
+
+bool may_be_huge(int64_t more) {
+  const int64_t live =
+      page_counts.resident.get() - page_counts.dirty.get() + more + static_cast<int64_t>(page_counts.huge_live.get());
+  return live >= kLiveLeast && options.huge_pages != kHugePagesNever && !room_is_tight() &&
+         has_room_for_large(kChunkBytes) && huge_pages_due();
 }
 
 // The caller has taken the whole chunk, of which nothing is resident. A chunk that is `fresh`, which the program never
@@ -31,6 +36,9 @@ bool ask(Field& f, unsigned chunk) {
   const bool trusted = trust_huge_pages();
   if ((!trusted && !fresh) || !commit(f, first, kChunkGranules)) return false;
   char* const start = granule_at(f, first);
+  // Where small pages were, the kernel keeps their table, and gives no huge page, until all that it covers goes at once
+  // (Linux 6.14).
+  if (!fresh && !purge_pages(start, kChunkBytes, kChunkBytes)) return false;
   if (!os::prefer_huge_pages(start, kChunkBytes)) return false;
   f.advised.fetch_or(bit_of(chunk), order::relaxed);  // relaxed: the granules are taken
   note_foreseen(1);
@@ -38,7 +46,6 @@ bool ask(Field& f, unsigned chunk) {
   return true;
 }
 
-// Takes granules of a chunk that is to be huge; of what is resident there nothing comes anew.
 bool take(Field& f, unsigned from, unsigned end) { return from >= end || set(f, from, end - from); }
 void leave(Field& f, unsigned from, unsigned end) {
   if (from < end) clear(f, from, end - from);
@@ -74,7 +81,7 @@ void prefer_in(Field& f, unsigned chunk, unsigned from, unsigned end) {
 }  // namespace
 
 void large_prefer_huge(Field& f, unsigned from, unsigned count) {
-  if (!may_be_huge()) return;
+  if (!may_be_huge(bytes_in(count))) return;
   const unsigned end = from + count, most = f.granules / kChunkGranules;
   for (unsigned chunk = from / kChunkGranules; chunk < most && chunk * kChunkGranules < end; ++chunk) {
     prefer_in(f, chunk, from, end);
@@ -83,10 +90,10 @@ void large_prefer_huge(Field& f, unsigned from, unsigned count) {
 
 void large_refuse_huge(Field& f, unsigned from, unsigned count) {
   const unsigned first = from / kChunkGranules, last = (from + count - 1) / kChunkGranules;
-  uint32_t mine = f.advised.load(order::relaxed) &
-                  static_cast<uint32_t>(low_mask(last - first + 1) << first);  // relaxed: a bit for each call
-  if (mine == 0) return;
-  mine &= f.advised.fetch_and(~mine, order::relaxed);  // relaxed: as above
+  const auto theirs = static_cast<uint32_t>(low_mask(last - first + 1) << first);
+  // Relaxed, both: a bit is set while all granules of its chunk are taken; the caller has taken some since.
+  if ((f.advised.load(order::relaxed) & theirs) == 0) return;
+  const uint32_t mine = f.advised.fetch_and(~theirs, order::relaxed) & theirs;
   for (uint32_t rest = mine; rest != 0; rest &= rest - 1) {
     os::refuse_huge_pages(granule_at(f, lowest_bit(rest) * kChunkGranules), kChunkBytes);
     note_foreseen(-1);

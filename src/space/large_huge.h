@@ -1,7 +1,11 @@
 // Huge pages for large objects that are likely to be written: those that need not be zero (as for huge objects,
-// huge_foresee), from kLargeHugeLeast on. A chunk of a field gets one when such an object takes a part of it, and
-// nothing else of it is taken or resident; what the object leaves of the chunk counts as resident and free from then
-// on, so that the next objects get it. A purge of any part takes the chunk's advice back.
+// huge_foresee), from kLargeHugeLeast on, in a process that holds more than a few chunks. A chunk of a field gets one
+// when such an object takes a part of it, and nothing else of it is taken or resident. What the object leaves of the
+// chunk counts as resident and free from then on, so that the next objects get it, or a purge. A purge of any part
+// takes the chunk's advice back.
+//
+// Large buffers of one and of four threads take 0.71 and 0.68 of the time in 1.07 and 1.0 times the memory, vectors
+// that grow by realloc 0.85 in 1.05, a server's simulation 0.91 (four to seven pairs each).
 #pragma once
 
 #include <stddef.h>
@@ -10,7 +14,8 @@
 
 namespace folio {
 
-// From 256 KiB on: smaller buffers are more often written in part.
+// Smaller buffers are more often written in part. (From 64 KiB on, 600 objects of 16 to 200 KB, replaced at random and
+// written, take 0.74 of the time; two threads that write little of 300 such objects have 89 MiB in place of 26.)
 inline constexpr size_t kLargeHugeLeast = size_t{256} << 10;
 
 // The caller has taken these granules, for an object of at least kLargeHugeLeast bytes that need not be zero: asks for

@@ -110,6 +110,7 @@ class Large : public ::testing::Test {
     for (char* object : objects) EXPECT_TRUE(large_free(object));
   }
   PageDelta delta_;
+  SavedOptions saved_;
 };
 
 }  // namespace

@@ -294,6 +294,7 @@ TEST_F(Large, NothingGrowsPastTheEndOfItsField) {
 }
 
 TEST_F(Large, ShrinkingGivesBackWhatIsTooMuch) {
+  options.huge_pages = kHugePagesNever;
   char* const object = alloc(5 * kMiB);
   memset(object, 7, usable(object));
   char* const cut = object + 2 * kMiB;
@@ -504,6 +505,7 @@ TEST_F(Large, AccountsAreWhatTheKernelSays) {
 }
 
 TEST_F(Large, OnlyWhatHasAgedGoesOnATick) {
+  options.huge_pages = kHugePagesNever;
   char* const first = alloc(kMiB);
   memset(first, 1, kMiB);
   EXPECT_TRUE(large_free(first));

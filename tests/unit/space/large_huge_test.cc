@@ -1,0 +1,185 @@
+// Which large objects bring huge pages, and what becomes of the rest of their chunks.
+#include "space/large_huge.h"
+
+#include "space/huge_pace.h"
+#include "space/room.h"
+#include "unit/space/large_objects.h"
+
+namespace {
+
+constexpr unsigned kChunkGranules = kChunkBytes / kGranuleBytes;
+
+bool is_advised(const void* object) {
+  const LargePlace place = large_place(object);
+  return (place.field->advised.load(order::relaxed) >> place.granule / kChunkGranules & 1) != 0;  // relaxed: quiet
+}
+size_t resident_in_chunk(const void* object) { return resident_bytes(chunk_start(object), kChunkBytes); }
+
+unsigned advised_chunks() {
+  unsigned sum = 0;
+  for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {
+    sum += static_cast<unsigned>(__builtin_popcount(f->advised.load(order::relaxed)));  // relaxed: quiet
+  }
+  return sum;
+}
+
+class LargeHuge : public Large {
+ protected:
+  LargeHuge() { page_counts.huge_live.add(8 * kMiB); }  // as in a process that holds more
+  void SetUp() override {
+    if (page != kPageBytesLeast || kEmulated || !os::huge_pages_come()) GTEST_SKIP() << "no huge pages here";
+    for (unsigned i = 0; i < 8; ++i) note_huge_page(100, true);  // whatever earlier tests found: so many are trusted
+  }
+  ~LargeHuge() override {
+    page_counts.huge_live.sub(8 * kMiB);
+    large_purge(process_fields, true, kNoLimit);
+    EXPECT_EQ(advised_chunks(), 0u);
+  }
+};
+
+TEST_F(LargeHuge, WhatNeedNotBeZeroBringsItsChunkAndLeavesTheRestToOthers) {
+  char* const object = alloc(600 * kKiB);
+  ASSERT_TRUE(is_advised(object));
+  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(kChunkBytes));
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(kChunkBytes - round_up(600 * kKiB + kLineOffsetMost, step)));
+  object[0] = 1;
+  EXPECT_EQ(resident_in_chunk(object), kChunkBytes);
+  char* const other = alloc(40 * kKiB);
+  EXPECT_EQ(chunk_start(other), chunk_start(object)) << "whose pages are there";
+  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(kChunkBytes));
+  expect_exact_accounts();
+  free_all({object, other});
+}
+
+TEST_F(LargeHuge, ZeroesAreThoseOfTheKernelOrMade) {
+  char* const object = alloc(600 * kKiB);
+  memset(chunk_start(object), 7, offset_of(object));
+  memset(object, 7, usable(object));
+  free_all({object});
+  char* const zeroed = alloc(600 * kKiB, 1, true);
+  EXPECT_EQ(std::count(zeroed, zeroed + 600 * kKiB, 0), static_cast<ptrdiff_t>(600 * kKiB));
+  free_all({zeroed});
+}
+
+TEST_F(LargeHuge, NotForZeroesNorSmallerOnesNorWhereItIsRefused) {
+  std::vector<char*> objects = {alloc(3 * kMiB, 1, true), alloc(200 * kKiB)};
+  options.huge_pages = kHugePagesNever;
+  objects.push_back(alloc(3 * kMiB));
+  options.huge_pages = kHugePagesAuto;
+  memory_room.tight.set(true);
+  objects.push_back(alloc(3 * kMiB));
+  memory_room.tight.set(false);
+  EXPECT_EQ(advised_chunks(), 0u);
+  free_all(objects);
+}
+
+TEST_F(LargeHuge, NotInASmallProcess) {
+  page_counts.huge_live.sub(8 * kMiB);
+  std::vector<char*> objects = {alloc(3 * kMiB)};
+  EXPECT_EQ(advised_chunks(), 0u);
+  objects.push_back(alloc(6 * kMiB));
+  EXPECT_NE(advised_chunks(), 0u) << "with it, there are 9 MiB";
+  page_counts.huge_live.add(8 * kMiB);
+  free_all(objects);
+}
+
+TEST_F(LargeHuge, NotWhereSomethingElseIsOrWas) {
+  char* const first = alloc(200 * kKiB);
+  char* const second = alloc(600 * kKiB);
+  ASSERT_EQ(chunk_start(first), chunk_start(second));
+  EXPECT_FALSE(is_advised(second)) << "beside another object";
+  memset(first, 1, 200 * kKiB);
+  free_all({first, second});
+  char* const third = alloc(900 * kKiB);
+  ASSERT_EQ(chunk_start(first), chunk_start(third));
+  EXPECT_FALSE(is_advised(third)) << "of which pages are there";
+  free_all({third});
+}
+
+TEST_F(LargeHuge, EachChunkThatAnObjectTouches) {
+  char* const object = alloc(5 * kMiB);
+  EXPECT_EQ(advised_chunks(), 3u);
+  memset(object, 1, 5 * kMiB);
+  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(3 * kChunkBytes));
+  EXPECT_EQ(resident_in_fields(), 3 * kChunkBytes);
+  free_all({object});
+}
+
+TEST_F(LargeHuge, AnObjectThatGrowsBringsTheNextChunk) {
+  char* const object = alloc(kMiB);
+  EXPECT_EQ(advised_chunks(), 1u);
+  ASSERT_TRUE(large_resize(object, 3 * kMiB));
+  EXPECT_EQ(advised_chunks(), 2u);
+  memset(object, 1, 3 * kMiB);
+  EXPECT_EQ(resident_in_fields(), 2 * kChunkBytes);
+  expect_exact_accounts();
+  free_all({object});
+}
+
+TEST_F(LargeHuge, APurgeOfAPartTakesTheAdviceBackAndTheNextObjectBringsItAgain) {
+  for (unsigned turn = 0; turn < 3; ++turn) {
+    char* const object = alloc(600 * kKiB);
+    ASSERT_TRUE(is_advised(object)) << turn;
+    object[0] = 1;
+    if (turn != 0 && resident_in_chunk(object) == page) {
+      free_all({object});
+      GTEST_SKIP() << "before Linux 6.14 the table of small pages stays";
+    }
+    large_purge(process_fields, true, kNoLimit);
+    EXPECT_FALSE(is_advised(object));
+    EXPECT_EQ(resident_in_chunk(object), round_up(600 * kKiB + kLineOffsetMost, step));
+    expect_exact_accounts();
+    free_all({object});
+    large_purge(process_fields, true, kNoLimit);
+    EXPECT_EQ(resident_in_fields(), 0u);
+  }
+}
+
+TEST_F(LargeHuge, NoMoreThanSoManyAreForeseen) {
+  constexpr unsigned kMost = kForeseenMost / kChunkBytes;
+  std::vector<char*> objects;
+  for (unsigned i = 0; i < kMost + 8; ++i) {
+    for (unsigned n = 0; n < 8; ++n) note_huge_page(100, true);
+    objects.push_back(alloc(kChunkBytes - kLineOffsetMost));
+  }
+  EXPECT_EQ(advised_chunks(), kMost);
+  EXPECT_FALSE(may_foresee(1));
+  expect_exact_accounts();
+  free_all(objects);
+  large_purge(process_fields, true, kNoLimit);
+  EXPECT_TRUE(may_foresee(kMost));
+}
+
+TEST_F(LargeHuge, ThreadsThatMeetInAChunkKeepTheirObjects) {
+  std::atomic<unsigned> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&wrong, t] {
+      std::mt19937 random(t);
+      std::vector<std::pair<char*, size_t>> live;
+      for (unsigned i = 0; i < rounds(3000); ++i) {
+        const size_t size = 100 * kKiB + random() % (random() % 4 == 0 ? 4 * kMiB : 600 * kKiB);
+        char* const object = alloc(size, 1, random() % 4 == 0);
+        object[0] = object[size - 1] = static_cast<char>(t * 64 + i % 64);
+        live.emplace_back(object, size);
+        if (live.size() < 6 && random() % 3 != 0) continue;
+        std::swap(live[random() % live.size()], live.back());
+        const auto [gone, its] = live.back();
+        wrong += gone[0] != gone[its - 1];
+        large_free(gone);
+        live.pop_back();
+        if (random() % 16 == 0) large_purge(process_fields, random() % 2 == 0, kMiB);
+        if (random() % 16 == 0) large_age(process_fields);
+      }
+      for (const auto& [object, its] : live) {
+        wrong += object[0] != object[its - 1];
+        large_free(object);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0u);
+  expect_exact_accounts();
+}
+
+}  // namespace
