@@ -149,9 +149,18 @@ struct Spread {
     for (unsigned i = 1; i < count; i += step + checked % 2, ++checked) {
       const auto before = reinterpret_cast<uintptr_t>(top[i - 1]), at = reinterpret_cast<uintptr_t>(top[i]);
       far += at - before + (kFar - 1) >= 2 * kFar - 1;
-      least = at < least ? at : least;
-      most = at > most ? at : most;
+      widen(at);
     }
+  }
+  void widen(uintptr_t at) {
+    least = at < least ? at : least;
+    most = at > most ? at : most;
+  }
+  // By some objects of it only.
+  void widen(Magazine* magazine) {
+    const unsigned count = magazine->count();
+    for (unsigned i = 0; i < count; i += kMagazineUsual / 4) widen(reinterpret_cast<uintptr_t>(magazine->top()[i]));
+    widen(reinterpret_cast<uintptr_t>(magazine->top()[count - 1]));
   }
 };
 
@@ -178,7 +187,13 @@ bool pins_pages(Magazine* list, unsigned objects) {
     return spread.checked < kPairsLeast || (spread.far > least && spread.most - spread.least <= kPinnedMost);
   };
   for (unsigned looks = 0; looks < kLooksMost && list != nullptr && (looks == 0 || unclear(looks)); ++looks) {
-    spread.add(list);
+    // Beyond the first it is the span that matters. (With all pairs of up to five magazines this took 5 % of the
+    // instructions of group cycles, now 3.)
+    if (spread.checked < kPairsLeast) {
+      spread.add(list);
+    } else {
+      spread.widen(list);
+    }
     list = list->next();
   }
   return spread.most - spread.least > kPinnedMost &&
