@@ -107,16 +107,20 @@ inline unsigned objects_a_page(const BinInfo& info) {
 // exact test, 60 instructions each.)
 struct FreeRun {
   unsigned least;  // with fewer free objects in a row no page is free, except the chunk's last one
+  bool within;     // no folio crosses a page's edge
   bool nested;     // no page crosses a folio's edge, or folios divide pages: the words beside do not matter
 
   explicit FreeRun(const BinInfo& info) : least(objects_a_page(info)) {
     const size_t folio = size_t{info.size} * kFolioObjects, page = os::page_bytes();
     nested = (folio & (page - 1)) == 0 || (is_power_of_two(folio) && folio < page);
     if (nested && least > kFolioObjects) least = kFolioObjects;
+    within = nested && least == kFolioObjects;
   }
 
   // True: giving objects `given` of a folio, whose word is `left` without them, frees no page.
   FOLIO_INLINE bool none(Descriptor& d, const BinInfo& info, unsigned folio, uint64_t given, uint64_t left) const {
+    // A folio within a page, which is free only if all of it is. (The chunk's last page may have less of a folio.)
+    if (within && left != 0 && folio + 1u != info.folios) return true;
     const bool one = (given & (given - 1)) == 0;
     if (one) {
       const unsigned its = lowest_bit(given);
@@ -127,7 +131,7 @@ struct FreeRun {
       }
     }
     if (nested && !one) {
-      return folio + 1u != info.folios && (least == kFolioObjects ? left != 0 : !has_run(~left, least));
+      return folio + 1u != info.folios && (within ? left != 0 : !has_run(~left, least));
     }
     // One object's run; or the two runs at the word's ends, if no other is long enough.
     if (!one && (left == 0 || has_run(~left, least))) return false;
