@@ -51,6 +51,17 @@ bool fits(Field& f, unsigned from, unsigned count) {
          has_room_for_large(size_t{count - count_resident_in(f, from, count)} << kGranuleShift);
 }
 
+// What the caller has taken may be used, and comes with huge pages, if that may be and `huge`. Else false, and it is
+// given back: there is no room, or the kernel refuses.
+bool make_usable(Field& f, unsigned from, unsigned count, bool huge) {
+  const bool room = fits(f, from, count);
+  if (room && huge) large_prefer_huge(f, from, count);
+  if (room && commit(f, from, count)) return true;
+  large_refuse_huge(f, from, count);
+  clear(f, from, count);
+  return false;
+}
+
 // Gives granules of an object back.
 void give(Field& f, unsigned from, unsigned count) {
   count_dirty(bytes_in(count), true);
@@ -71,16 +82,12 @@ void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bo
   unsigned from;
   const unsigned step = align_step > page_step ? align_step : page_step;
   Field* f = take_run(fields, count, step, may_open, &from);
-  if (f != nullptr && !zeroed && size >= kLargeHugeLeast) large_prefer_huge(*f, from, count);
-  if (f != nullptr && !commit(*f, from, count)) {
-    clear(*f, from, count);
+  const bool huge = !zeroed && size >= kLargeHugeLeast;
+  if (f != nullptr && !make_usable(*f, from, count, huge)) {
     f = take_committed_run(fields, count, step, &from);
+    if (f != nullptr && !make_usable(*f, from, count, false)) f = nullptr;
   }
   if (f == nullptr) return nullptr;
-  if (!fits(*f, from, count)) {
-    clear(*f, from, count);
-    return nullptr;
-  }
   char* const start = granule_at(*f, from);
   const size_t offset = is_hashed(alignment) ? line_offset(start) : 0;
   char* const object = start + offset;
@@ -178,11 +185,7 @@ bool large_resize(void* object, size_t size) {
   const unsigned had = granules_in(now), wanted = granules_for(size + offset), end = place.granule + had;
   if (wanted > had) {
     if (place.granule + wanted > f.granules || !set(f, end, wanted - had)) return false;
-    if (size >= kLargeHugeLeast) large_prefer_huge(f, end, wanted - had);
-    if (!fits(f, end, wanted - had) || !commit(f, end, wanted - had)) {
-      clear(f, end, wanted - had);
-      return false;
-    }
+    if (!make_usable(f, end, wanted - had, size >= kLargeHugeLeast)) return false;
     note_taken(f, end, wanted - had, [](unsigned, unsigned) {});
   }
   // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice.

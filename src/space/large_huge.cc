@@ -40,8 +40,9 @@ bool ask(Field& f, unsigned chunk) {
   // (Linux 6.14).
   if (!fresh && !purge_pages(start, kChunkBytes, kChunkBytes)) return false;
   if (!os::prefer_huge_pages(start, kChunkBytes)) return false;
-  f.advised.fetch_or(bit_of(chunk), order::relaxed);  // relaxed: the granules are taken
-  note_foreseen(1);
+  // Relaxed: the granules are taken. (It may be set: a thread has vanished between this and the use of the chunk.)
+  const bool was = (f.advised.fetch_or(bit_of(chunk), order::relaxed) & bit_of(chunk)) != 0;
+  if (!was) note_foreseen(1);
   if (!trusted) time_huge_page(start);
   return true;
 }

@@ -83,6 +83,21 @@ TEST_F(LargeHuge, NotInASmallProcess) {
   free_all(objects);
 }
 
+TEST_F(LargeHuge, WhatIsRefusedLeavesNoAdvice) {
+  constexpr unsigned kMost = kForeseenMost / kChunkBytes;
+  char* const object = alloc(kMiB, 1, true);
+  memory_room.most_large.set(held_bytes() + static_cast<int64_t>(3 * kMiB));
+  for (unsigned i = 0; i < 3; ++i) {
+    EXPECT_EQ(alloc(7 * kMiB), nullptr);
+    EXPECT_FALSE(large_resize(object, 8 * kMiB));
+  }
+  memory_room.most_large.set(MemoryRoom::kUnlimited);
+  EXPECT_EQ(advised_chunks(), 0u);
+  EXPECT_TRUE(may_foresee(kMost));
+  expect_exact_accounts();
+  free_all({object});
+}
+
 TEST_F(LargeHuge, NotWhereSomethingElseIsOrWas) {
   char* const first = alloc(200 * kKiB);
   char* const second = alloc(600 * kKiB);
