@@ -43,13 +43,16 @@ struct Field {
   struct FieldBlock* block;  // large_index.h
   Fields* home;
   Atomic<uint64_t> committed;
-  Atomic<uint32_t> advised;  // bit c: the kernel was asked for a huge page in chunk c (large_huge.h)
+  // Bit c, of chunk c (large_huge.h): the kernel was asked for a huge page there; and it counts as foreseen, until
+  // nothing of the chunk is resident.
+  Atomic<uint32_t> advised, foreseen;
   // On lines of their own, since they are written often and every free reads the fields above.
   alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
   // Hint. ready_from[n - 1]: no run of n or more free granules whose pages are resident begins in a word before this
   // one.
   Hint<uint8_t> ready_from[64];
-  Hint<uint32_t> freed_at[64];  // of a word: what large_age() counted to when something was last freed in it
+  Hint<uint32_t> huge_from[32];  // of a chunk: what large_age() has to count to before a huge page is asked for again
+  Hint<uint32_t> freed_at[64];   // of a word: what large_age() counted to when something was last freed in it
 
   using Word = Atomic<uint64_t>;
   static size_t bytes_for(uint32_t granules) {

@@ -70,7 +70,7 @@ HugeBlock* new_descriptor() {
 
 // So many chunks of the block count as foreseen.
 void count_foreseen(HugeBlock& block, size_t chunks) {
-  note_foreseen(static_cast<int64_t>(chunks) - block.foreseen);
+  foreseen_huge.note(static_cast<int64_t>(chunks) - block.foreseen);
   block.foreseen = static_cast<uint32_t>(chunks);
 }
 
@@ -283,7 +283,7 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignm
 // it, and a free that touches pages waits for a userfaultfd.
 void huge_foresee(HugeBlock* block, bool zeroed) {
   const size_t chunks = block->reserved_bytes >> kChunkShift;  // it may grow in place
-  const bool few = block->foreseen != 0 || may_foresee(chunks);
+  const bool few = block->foreseen != 0 || foreseen_huge.has_room(chunks);
   if (zeroed || !few || block->usable_bytes <= kLargeMost || !may_be_huge()) return withdraw(*block);
   advise(*block, block->touched_bytes, block->touched_bytes == 0);
   if (block->advised) count_foreseen(*block, chunks);

@@ -17,9 +17,10 @@ constinit Hint<unsigned> none_in_a_row{0};  // how often small pages came
 constexpr unsigned kTrustedMost = 63;
 constinit Hint<unsigned> quick{0};    // how many were trusted after the last quick one
 constinit Hint<unsigned> trusted{0};  // so many more are not timed
-constinit Counter<int64_t> foreseen{0};
 
 }  // namespace
+
+constinit ForeseenChunks foreseen_huge, foreseen_large;
 
 bool huge_pages_due() {
   const uint64_t until = not_before.get();
@@ -55,10 +56,12 @@ void time_huge_page(char* chunk) {
   note_huge_page(all, all <= 2 * first);
 }
 
-bool may_foresee(size_t chunks) {
-  return foreseen.get() + static_cast<int64_t>(chunks) <= static_cast<int64_t>(kForeseenMost >> kChunkShift);
+bool try_huge_page() {
+  auto* const tried = static_cast<char*>(os::reserve(kChunkBytes, kChunkBytes));
+  if (tried == nullptr) return false;
+  if (os::commit(tried, kChunkBytes) && os::prefer_huge_pages(tried, kChunkBytes)) time_huge_page(tried);
+  os::unreserve(tried, kChunkBytes);
+  return huge_pages_due();
 }
-
-void note_foreseen(int64_t more) { foreseen.add(more); }
 
 }  // namespace folio

@@ -22,6 +22,9 @@
 
 #include <stdint.h>
 
+#include "config/size_classes.h"
+#include "sync/relaxed.h"
+
 namespace folio {
 
 // Whether a huge page may be asked for: there is no pause.
@@ -34,10 +37,27 @@ void time_huge_page(char* chunk);
 // they came as a huge page.
 void note_huge_page(uint64_t us, bool came);
 
-// Foreseen chunks: of large and huge objects that got huge pages for need not be zero. At most kForeseenMost together,
-// which is what a program of sparse ones can lose.
+// Touches a huge page that nobody needs, and notes how long it took. Returns whether huge pages may be asked for.
+bool try_huge_page();
+
+// Foreseen chunks: of objects that got huge pages for need not be zero. Huge objects may have kForeseenMost, and large
+// ones as much: what a program of sparse ones can lose.
 inline constexpr size_t kForeseenMost = size_t{128} << 20;
-bool may_foresee(size_t chunks);   // so many more
-void note_foreseen(int64_t more);  // chunks
+class ForeseenChunks {
+ public:
+  bool has_room(size_t more) const { return chunks_.get() + more <= kMost; }
+  void note(int64_t more) { chunks_.add(static_cast<uint64_t>(more)); }  // wraps where there are fewer
+  // Counts one more, unless that is too many.
+  bool add() {
+    if (chunks_.add(1) < kMost) return true;  // of those before
+    chunks_.sub(1);
+    return false;
+  }
+
+ private:
+  static constexpr uint64_t kMost = kForeseenMost >> kChunkShift;
+  Counter<uint64_t> chunks_{0};
+};
+extern ForeseenChunks foreseen_huge, foreseen_large;
 
 }  // namespace folio

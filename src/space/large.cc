@@ -58,6 +58,7 @@ bool make_usable(Field& f, unsigned from, unsigned count, bool huge) {
   if (room && huge) large_prefer_huge(f, from, count);
   if (room && commit(f, from, count)) return true;
   large_refuse_huge(f, from, count);
+  large_forget_huge(f, from, count);
   clear(f, from, count);
   return false;
 }
@@ -216,6 +217,7 @@ char* lend_chunk() {
     return true;
   });
   count_resident(-bytes_in(kCount));
+  large_forget_huge(*f, from, kCount);
   f->entry(from).store(kEntryLent | kCount, order::relaxed);  // relaxed: for statistics
   return chunk;
 }

@@ -17,34 +17,48 @@ static_assert(kChunkGranules % 64 == 0 && kFieldBytesMost / kChunkBytes <= 32);
 
 uint32_t bit_of(unsigned chunk) { return uint32_t{1} << chunk; }
 
-// A process that holds less would notice what a chunk leaves over, and the 0.1 ms of the first, which is timed.
+// A process that holds less would notice what a chunk leaves over.
 constexpr int64_t kLiveLeast = 4 * kChunkBytes;
 
-bool may_be_huge(int64_t more) {
+// For an object of so many bytes, which leaves over up to a chunk at either end.
+bool may_be_huge(int64_t bytes) {
   const int64_t live =
-      page_counts.resident.get() - page_counts.dirty.get() + more + static_cast<int64_t>(page_counts.huge_live.get());
-  return live >= kLiveLeast && options.huge_pages != kHugePagesNever && !room_is_tight() &&
-         has_room_for_large(kChunkBytes) && huge_pages_due();
+      page_counts.resident.get() - page_counts.dirty.get() + bytes + static_cast<int64_t>(page_counts.huge_live.get());
+  return live >= kLiveLeast && options.huge_pages != kHugePagesNever && options.decay != 0 && !room_is_tight() &&
+         has_room_for_large(static_cast<size_t>(bytes) + 2 * kChunkBytes) && huge_pages_due();
 }
 
-// The caller has taken the whole chunk, of which nothing is resident. A chunk that is `fresh`, which the program never
-// had, can be timed; one that it had may be registered with a userfaultfd, for which a touch waits.
+bool nothing_there(Field& f, unsigned chunk) {
+  return count_resident_in(f, chunk * kChunkGranules, kChunkGranules) == 0;
+}
+
+// The chunk is not foreseen any more, if nothing of it is there. The caller has taken a part of it, so nobody asks.
+void forget(Field& f, unsigned chunk) {
+  const uint32_t bit = bit_of(chunk);
+  // Relaxed, both: as for `advised`. (Two that purge the rest at once may both see the other's: then the bit stays.)
+  if ((f.foreseen.load(order::relaxed) & bit) == 0 || !nothing_there(f, chunk)) return;
+  if ((f.foreseen.fetch_and(~bit, order::relaxed) & bit) != 0) foreseen_large.note(-1);
+}
+
+// The caller has taken the whole chunk, of which nothing is resident. What is timed is another page: this one may be
+// registered with a userfaultfd, for which a touch waits.
 bool ask(Field& f, unsigned chunk) {
+  if (!trust_huge_pages() && !try_huge_page()) return false;
+  const uint32_t bit = bit_of(chunk);
+  // Relaxed, all: the granules are taken.
+  if ((f.foreseen.load(order::relaxed) & bit) == 0) {
+    if (!foreseen_large.add()) return false;
+    f.foreseen.fetch_or(bit, order::relaxed);
+  }
   const unsigned first = chunk * kChunkGranules;
-  // Relaxed: a guess; who commits it meanwhile has granules of it, and the caller has all.
-  const bool fresh = (f.committed.load(order::relaxed) >> (first / 64) & low_mask(kChunkGranules / 64)) == 0;
-  const bool trusted = trust_huge_pages();
-  if ((!trusted && !fresh) || !commit(f, first, kChunkGranules)) return false;
   char* const start = granule_at(f, first);
   // Where small pages were, the kernel keeps their table, and gives no huge page, until all that it covers goes at once
   // (Linux 6.14).
-  if (!fresh && !purge_pages(start, kChunkBytes, kChunkBytes)) return false;
-  if (!os::prefer_huge_pages(start, kChunkBytes)) return false;
-  // Relaxed: the granules are taken. (It may be set: a thread has vanished between this and the use of the chunk.)
-  const bool was = (f.advised.fetch_or(bit_of(chunk), order::relaxed) & bit_of(chunk)) != 0;
-  if (!was) note_foreseen(1);
-  if (!trusted) time_huge_page(start);
-  return true;
+  const bool asked = commit(f, first, kChunkGranules) && purge_pages(start, kChunkBytes, kChunkBytes) &&
+                     os::prefer_huge_pages(start, kChunkBytes);
+  if (asked) f.advised.fetch_or(bit, order::relaxed);  // relaxed: as above
+  if (!asked) forget(f, chunk);
+  return asked;
 }
 
 bool take(Field& f, unsigned from, unsigned end) { return from >= end || set(f, from, end - from); }
@@ -67,10 +81,11 @@ void leave_resident(Field& f, unsigned from, unsigned end) {
 void prefer_in(Field& f, unsigned chunk, unsigned from, unsigned end) {
   const unsigned first = chunk * kChunkGranules, last = first + kChunkGranules;
   const unsigned low = from > first ? from : first, high = end < last ? end : last;
-  if (count_resident_in(f, first, kChunkGranules) != 0 || !take(f, first, low)) return;
+  const bool soon = static_cast<int32_t>(f.home->age.get() - f.huge_from[chunk].get()) < 0;
+  if (soon || !nothing_there(f, chunk) || !take(f, first, low)) return;
   if (!take(f, high, last)) return leave(f, first, low);
   // Once more, now that nobody else can change it.
-  if (count_resident_in(f, first, kChunkGranules) == 0 && may_foresee(1) && ask(f, chunk)) {
+  if (nothing_there(f, chunk) && ask(f, chunk)) {
     leave_resident(f, first, low);
     leave_resident(f, high, last);
   } else {
@@ -82,23 +97,30 @@ void prefer_in(Field& f, unsigned chunk, unsigned from, unsigned end) {
 }  // namespace
 
 void large_prefer_huge(Field& f, unsigned from, unsigned count) {
-  if (!may_be_huge(bytes_in(count))) return;
   const unsigned end = from + count, most = f.granules / kChunkGranules;
+  // As a rule the pages are there.
+  if (count_resident_in(f, end - 1, 1) != 0 || !may_be_huge(bytes_in(count))) return;
   for (unsigned chunk = from / kChunkGranules; chunk < most && chunk * kChunkGranules < end; ++chunk) {
     prefer_in(f, chunk, from, end);
   }
 }
 
 void large_refuse_huge(Field& f, unsigned from, unsigned count) {
+  constexpr unsigned kAges = 2;
   const unsigned first = from / kChunkGranules, last = (from + count - 1) / kChunkGranules;
   const auto theirs = static_cast<uint32_t>(low_mask(last - first + 1) << first);
   // Relaxed, both: a bit is set while all granules of its chunk are taken; the caller has taken some since.
   if ((f.advised.load(order::relaxed) & theirs) == 0) return;
   const uint32_t mine = f.advised.fetch_and(~theirs, order::relaxed) & theirs;
   for (uint32_t rest = mine; rest != 0; rest &= rest - 1) {
-    os::refuse_huge_pages(granule_at(f, lowest_bit(rest) * kChunkGranules), kChunkBytes);
-    note_foreseen(-1);
+    const unsigned chunk = lowest_bit(rest);
+    f.huge_from[chunk].set(f.home->age.get() + kAges);
+    os::refuse_huge_pages(granule_at(f, chunk * kChunkGranules), kChunkBytes);
   }
+}
+
+void large_forget_huge(Field& f, unsigned from, unsigned count) {
+  for (unsigned chunk = from / kChunkGranules; chunk <= (from + count - 1) / kChunkGranules; ++chunk) forget(f, chunk);
 }
 
 }  // namespace folio

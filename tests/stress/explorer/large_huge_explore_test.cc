@@ -74,12 +74,13 @@ class ChunkScenario {
     if (got_[0] < ends[1] && got_[1] < ends[0]) return "two objects overlap";
     if (!large_check(process_fields)) return "large_check";
     if (others_resident() != others_resident_ || others_dirty() != others_dirty_) return "the accounts are off";
-    size_t advised = 0;
+    size_t foreseen = 0;
     for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {
-      advised += static_cast<size_t>(__builtin_popcount(f->advised.load(order::relaxed)));
+      foreseen += static_cast<size_t>(__builtin_popcount(f->foreseen.load(order::relaxed)));
     }
     constexpr size_t kMost = kForeseenMost / kChunkBytes;
-    return may_foresee(kMost - advised) && !may_foresee(kMost - advised + 1) ? "" : "foreseen is off";
+    const bool exact = foreseen_large.has_room(kMost - foreseen) && !foreseen_large.has_room(kMost - foreseen + 1);
+    return exact ? "" : "foreseen is off";
   }
 
   // What is counted beside the fields: it stays as it was.

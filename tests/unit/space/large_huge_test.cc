@@ -7,11 +7,9 @@
 
 namespace {
 
-constexpr unsigned kChunkGranules = kChunkBytes / kGranuleBytes;
-
-bool is_advised(const void* object) {
-  const LargePlace place = large_place(object);
-  return (place.field->advised.load(order::relaxed) >> place.granule / kChunkGranules & 1) != 0;  // relaxed: quiet
+bool is_advised(const char* address) {
+  const Field& f = *large_place(address).field;
+  return (f.advised.load(order::relaxed) >> (address - f.base) / kChunkBytes & 1) != 0;  // relaxed: quiet
 }
 size_t resident_in_chunk(const void* object) { return resident_bytes(chunk_start(object), kChunkBytes); }
 
@@ -34,6 +32,7 @@ class LargeHuge : public Large {
     page_counts.huge_live.sub(8 * kMiB);
     large_purge(process_fields, true, kNoLimit);
     EXPECT_EQ(advised_chunks(), 0u);
+    for (unsigned i = 0; i < 2; ++i) large_age(process_fields);  // so that the next test's may come
   }
 };
 
@@ -93,7 +92,7 @@ TEST_F(LargeHuge, WhatIsRefusedLeavesNoAdvice) {
   }
   memory_room.most_large.set(MemoryRoom::kUnlimited);
   EXPECT_EQ(advised_chunks(), 0u);
-  EXPECT_TRUE(may_foresee(kMost));
+  EXPECT_TRUE(foreseen_large.has_room(kMost));
   expect_exact_accounts();
   free_all({object});
 }
@@ -147,6 +146,7 @@ TEST_F(LargeHuge, APurgeOfAPartTakesTheAdviceBackAndTheNextObjectBringsItAgain) 
     free_all({object});
     large_purge(process_fields, true, kNoLimit);
     EXPECT_EQ(resident_in_fields(), 0u);
+    for (unsigned i = 0; i < 2; ++i) large_age(process_fields);
   }
 }
 
@@ -158,11 +158,60 @@ TEST_F(LargeHuge, NoMoreThanSoManyAreForeseen) {
     objects.push_back(alloc(kChunkBytes - kLineOffsetMost));
   }
   EXPECT_EQ(advised_chunks(), kMost);
-  EXPECT_FALSE(may_foresee(1));
+  EXPECT_FALSE(foreseen_large.has_room(1));
   expect_exact_accounts();
   free_all(objects);
   large_purge(process_fields, true, kNoLimit);
-  EXPECT_TRUE(may_foresee(kMost));
+  EXPECT_TRUE(foreseen_large.has_room(kMost));
+}
+
+// One object in each chunk lives on, of which a byte is written: these chunks count as long as it does.
+TEST_F(LargeHuge, SparseObjectsThatStayLoseNoMoreThanThat) {
+  std::vector<char*> objects;
+  for (unsigned i = 0; i < 100; ++i) {
+    for (unsigned n = 0; n < 8; ++n) note_huge_page(100, true);
+    objects.push_back(alloc(1200 * kKiB, kChunkBytes));
+    *objects.back() = 1;
+    if (i % 10 == 0) large_purge(process_fields, true, kNoLimit);
+  }
+  large_purge(process_fields, true, kNoLimit);
+  EXPECT_EQ(advised_chunks(), 0u);
+  EXPECT_LE(resident_in_fields(), kForeseenMost + 100 * page);
+  EXPECT_FALSE(foreseen_large.has_room(1));
+  free_all(objects);
+  large_purge(process_fields, true, kNoLimit);
+  EXPECT_TRUE(foreseen_large.has_room(kForeseenMost / kChunkBytes));
+}
+
+TEST_F(LargeHuge, AChunkThatWasJustPurgedWaits) {
+  char* const object = alloc(600 * kKiB);
+  ASSERT_TRUE(is_advised(object));
+  object[0] = 1;
+  free_all({object});
+  large_purge(process_fields, true, kNoLimit);
+  for (unsigned i = 0; i < 2; ++i, large_age(process_fields)) {
+    char* const soon = alloc(600 * kKiB);
+    EXPECT_EQ(chunk_start(soon), chunk_start(object));
+    EXPECT_FALSE(is_advised(soon)) << i;
+    free_all({soon});
+    large_purge(process_fields, true, kNoLimit);
+  }
+  char* const later = alloc(600 * kKiB);
+  EXPECT_TRUE(is_advised(later));
+  free_all({later});
+}
+
+// As in a program that has used all chunks once.
+TEST_F(LargeHuge, AHugePageIsTriedWhereNoneIsTrusted) {
+  note_huge_page(100'000, true);  // a slow one: a pause
+  char* const none = alloc(600 * kKiB);
+  EXPECT_FALSE(is_advised(none));
+  note_huge_page(100, true);
+  while (trust_huge_pages()) {
+  }
+  char* const object = alloc(3 * kMiB);
+  if (huge_pages_due()) EXPECT_TRUE(is_advised(object + kChunkBytes));
+  free_all({none, object});
 }
 
 TEST_F(LargeHuge, ThreadsThatMeetInAChunkKeepTheirObjects) {
