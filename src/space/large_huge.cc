@@ -24,8 +24,9 @@ constexpr int64_t kLiveLeast = 4 * kChunkBytes;
 bool may_be_huge(int64_t bytes) {
   const int64_t live =
       page_counts.resident.get() - page_counts.dirty.get() + bytes + static_cast<int64_t>(page_counts.huge_live.get());
-  return live >= kLiveLeast && options.huge_pages != kHugePagesNever && options.decay != 0 && !room_is_tight() &&
-         has_room_for_large(static_cast<size_t>(bytes) + 2 * kChunkBytes) && huge_pages_due();
+  return live >= kLiveLeast && foreseen_large.has_room(1) && options.huge_pages != kHugePagesNever &&
+         options.decay != 0 && !room_is_tight() && has_room_for_large(static_cast<size_t>(bytes) + 2 * kChunkBytes) &&
+         huge_pages_due();
 }
 
 bool nothing_there(Field& f, unsigned chunk) {
