@@ -15,8 +15,9 @@ constexpr unsigned kDoubledMost = 6;
 constinit Hint<uint64_t> not_before{0};     // of os::now_ms()
 constinit Hint<unsigned> none_in_a_row{0};  // how often small pages came
 constexpr unsigned kTrustedMost = 63;
-constinit Hint<unsigned> quick{0};    // how many were trusted after the last quick one
-constinit Hint<unsigned> trusted{0};  // so many more are not timed
+constinit Hint<unsigned> quick{0};     // how many were trusted after the last quick one
+constinit Hint<unsigned> trusted{0};   // so many more are not timed
+constinit Hint<uint64_t> try_from{0};  // of os::now_ms(): when try_huge_page may be called by a second thread
 
 }  // namespace
 
@@ -47,21 +48,30 @@ void note_huge_page(uint64_t us, bool came) {
 
 // If the first touch brings a huge page, the second takes no time. If not, it brings small pages, as callers count all
 // as resident.
-void time_huge_page(char* chunk) {
+bool time_huge_page(char* chunk) {
   const uint64_t began = os::cpu_us();
-  if (!os::populate(chunk, os::page_bytes())) return;
+  if (!os::populate(chunk, os::page_bytes())) return false;
   const uint64_t first = os::cpu_us() - began;
   os::populate(chunk, kChunkBytes);
   const uint64_t all = os::cpu_us() - began;
   note_huge_page(all, all <= 2 * first);
+  return true;
 }
 
 bool try_huge_page() {
+  constexpr uint64_t kMostMs = 100;  // then another thread may: the first one has vanished
+  const uint64_t now = os::now_ms();
+  uint64_t from = try_from.get();
+  if (now < from || !try_from.replace(from, now + kMostMs)) return false;
   auto* const tried = static_cast<char*>(os::reserve(kChunkBytes, kChunkBytes));
-  if (tried == nullptr) return false;
-  if (os::commit(tried, kChunkBytes) && os::prefer_huge_pages(tried, kChunkBytes)) time_huge_page(tried);
-  os::unreserve(tried, kChunkBytes);
-  return huge_pages_due();
+  bool timed = false;
+  if (tried != nullptr) {
+    timed = os::commit(tried, kChunkBytes) && os::prefer_huge_pages(tried, kChunkBytes) && time_huge_page(tried);
+    os::unreserve(tried, kChunkBytes);
+  }
+  if (!timed) note_huge_page(0, false);
+  try_from.set(0);
+  return timed && huge_pages_due();
 }
 
 }  // namespace folio

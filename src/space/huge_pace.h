@@ -32,12 +32,14 @@ bool huge_pages_due();
 // Whether the next `pages` huge pages need not be timed; counts them.
 bool trust_huge_pages(unsigned pages = 1);
 // Touches a committed chunk that was advised, and notes how long its pages took, and whether they came as a huge page.
-void time_huge_page(char* chunk);
+// False if the kernel cannot touch it so.
+bool time_huge_page(char* chunk);
 // Notes that a chunk's pages took `us` microseconds of CPU time (real time would include other threads), and whether
 // they came as a huge page.
 void note_huge_page(uint64_t us, bool came);
 
-// Touches a huge page that nobody needs, and notes how long it took. Returns whether huge pages may be asked for.
+// Touches a huge page that nobody needs, and notes how long it took. Returns whether huge pages may be asked for; false
+// while another thread is at it. (With 300 threads at once their tries held 150 MiB.)
 bool try_huge_page();
 
 // Foreseen chunks: of objects that got huge pages for need not be zero. Huge objects may have kForeseenMost, and large

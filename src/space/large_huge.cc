@@ -20,12 +20,12 @@ uint32_t bit_of(unsigned chunk) { return uint32_t{1} << chunk; }
 // A process that holds less would notice what a chunk leaves over.
 constexpr int64_t kLiveLeast = 4 * kChunkBytes;
 
-// For an object of so many bytes, which leaves over up to a chunk at either end.
+// For an object of so many bytes, which leaves over up to a chunk at either end; and one may be tried.
 bool may_be_huge(int64_t bytes) {
   const int64_t live =
       page_counts.resident.get() - page_counts.dirty.get() + bytes + static_cast<int64_t>(page_counts.huge_live.get());
   return live >= kLiveLeast && foreseen_large.has_room(1) && options.huge_pages != kHugePagesNever &&
-         options.decay != 0 && !room_is_tight() && has_room_for_large(static_cast<size_t>(bytes) + 2 * kChunkBytes) &&
+         options.decay != 0 && !room_is_tight() && has_room_for_large(static_cast<size_t>(bytes) + 3 * kChunkBytes) &&
          huge_pages_due();
 }
 
@@ -44,7 +44,6 @@ void forget(Field& f, unsigned chunk) {
 // The caller has taken the whole chunk, of which nothing is resident. What is timed is another page: this one may be
 // registered with a userfaultfd, for which a touch waits.
 bool ask(Field& f, unsigned chunk) {
-  if (!trust_huge_pages() && !try_huge_page()) return false;
   const uint32_t bit = bit_of(chunk);
   // Relaxed, all: the granules are taken.
   if ((f.foreseen.load(order::relaxed) & bit) == 0) {
@@ -55,8 +54,8 @@ bool ask(Field& f, unsigned chunk) {
   char* const start = granule_at(f, first);
   // Where small pages were, the kernel keeps their table, and gives no huge page, until all that it covers goes at once
   // (Linux 6.14).
-  const bool asked = commit(f, first, kChunkGranules) && purge_pages(start, kChunkBytes, kChunkBytes) &&
-                     os::prefer_huge_pages(start, kChunkBytes);
+  const bool asked = (trust_huge_pages() || try_huge_page()) && commit(f, first, kChunkGranules) &&
+                     purge_pages(start, kChunkBytes, kChunkBytes) && os::prefer_huge_pages(start, kChunkBytes);
   if (asked) f.advised.fetch_or(bit, order::relaxed);  // relaxed: as above
   if (!asked) forget(f, chunk);
   return asked;

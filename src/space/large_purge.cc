@@ -74,7 +74,7 @@ size_t purge_claim(Field& f, Claim& c) {
     f.aged(w).fetch_and(~c.mine[i], order::relaxed);      // relaxed: a mark only
     count_resident(-bytes_in(gone));
     count_dirty(-bytes_in(gone), true);
-    large_forget_huge(f, w * 64, 64);
+    if (c.mine[i] != 0) large_forget_huge(f, w * 64, 64);
     clear_word(f, w, c.mine[i]);
     if (ready_in(f, w) == 0) settle_word(f, w);
     sum += gone;
