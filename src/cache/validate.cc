@@ -167,7 +167,8 @@ struct Spread {
 }  // namespace
 
 // With 128 KiB a list of 10,000 objects of 16 bytes, freed at random, is then walked in 1.1 ns a node in place of 2.7
-// with 256 (0.9 when fresh), and Larson's servers, lifetimes and producers take as long (5 to 7 pairs each).
+// with 256 (0.9 when fresh). Larson's servers, lifetimes and producers of 64 bytes are level, producers of random sizes
+// at 0.95 (0.94 to 1.04) of their speed (5 to 7 pairs each).
 // Rejected in place of kWideSpan:
 //   - a least number of chunks of the bin: a list in a heap of less than 2 MiB still took 7 times a fresh one's time;
 //   - no bound at all: servers of small heaps (Larson's, 2 and 16 threads) lost 3 to 4 %.

@@ -60,6 +60,8 @@ bool time_huge_page(char* chunk) {
 
 bool try_huge_page() {
   constexpr uint64_t kMostMs = 100;  // then another thread may: the first one has vanished
+  // An object of several chunks tries for each: not after a slow one.
+  if (!huge_pages_due()) return false;
   const uint64_t now = os::now_ms();
   uint64_t from = try_from.get();
   if (now < from || !try_from.replace(from, now + kMostMs)) return false;

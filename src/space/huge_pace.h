@@ -42,8 +42,8 @@ void note_huge_page(uint64_t us, bool came);
 // while another thread is at it. (With 300 threads at once their tries held 150 MiB.)
 bool try_huge_page();
 
-// Foreseen chunks: of objects that got huge pages for need not be zero. Huge objects may have kForeseenMost, and large
-// ones as much: what a program of sparse ones can lose.
+// Foreseen chunks: of objects that got huge pages since they need not be zero. Huge objects may have kForeseenMost, and
+// large ones as much: what a program of sparse ones can lose.
 inline constexpr size_t kForeseenMost = size_t{128} << 20;
 class ForeseenChunks {
  public:

@@ -52,6 +52,14 @@ TEST(HugePace, AQuickOneEndsAPause) {
   EXPECT_TRUE(huge_pages_due());
 }
 
+TEST(HugePace, NothingIsTriedInAPause) {
+  note_huge_page(1000 * kSlowUs, true);
+  // Twenty, as the first may be slow.
+  for (unsigned i = 0; i < 20; ++i) EXPECT_FALSE(try_huge_page());
+  EXPECT_FALSE(huge_pages_due()) << "a quick one would have ended it";
+  note_huge_page(0, true);
+}
+
 TEST(HugePace, SmallPagesInPlaceOfAHugeOneMeanAPauseThatDoubles) {
   uint64_t last = 0;
   for (unsigned turn = 0; turn < 3; ++turn) {
