@@ -32,7 +32,7 @@ struct HugeBlock {
   bool unmap_when_freed;
   bool seen;          // a chosen object: its free is recorded (core/seam.h)
   bool advised;       // the kernel was asked for huge pages
-  uint32_t foreseen;  // chunks that count for kForeseenMost, until the block is unmapped
+  uint32_t foreseen;  // chunks that count for kForeseenMost, until their pages are given back
   Atomic<HugeBlock*> link;
 
   Atomic<HugeBlock*>& stack_link() { return link; }
@@ -47,8 +47,8 @@ inline constexpr uint32_t kHugeFree = 0, kHugeLive = 1, kHugeGone = 2;
 HugeBlock* huge_alloc(size_t size, size_t alignment);
 
 // Says of a new object whether the program asked for zeroes. If not, it will write what it reads, and the object gets
-// huge pages if it has more than kLargeMost bytes, while the blocks of such objects, waiting ones too, have
-// kForeseenMost bytes at most: what a program of sparse ones can lose.
+// huge pages if it has more than kLargeMost bytes, while such objects, and waiting blocks that had one, have at most
+// kForeseenMost bytes: what a program of sparse ones can lose.
 void huge_foresee(HugeBlock* block, bool zeroed);
 
 // False if the block was free already.

@@ -95,8 +95,13 @@ TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePages) {
   huge_free(block);
   EXPECT_EQ(make(kBytes, false), block);
   EXPECT_TRUE(block->advised || slow);
-  EXPECT_EQ(block->foreseen, block->advised ? 16u : 0u) << "it may grow in place";
+  EXPECT_EQ(block->foreseen, block->advised ? 12u : 0u);
+  EXPECT_TRUE(huge_resize(block, kBytes + 1));
+  EXPECT_EQ(block->foreseen, block->advised ? 13u : 0u) << "it has grown in place";
   huge_free(block);
+  EXPECT_EQ(block->foreseen, block->advised ? 13u : 0u) << "its pages are there still";
+  EXPECT_EQ(huge_purge(true, 4 * kChunkBytes), 4 * kChunkBytes);
+  EXPECT_EQ(block->foreseen, block->advised ? 9u : 0u);
   EXPECT_TRUE(block->advised || slow) << "for the next one";
   EXPECT_EQ(make(kBytes, true), block);
   EXPECT_FALSE(block->advised) << "which shall not be huge";
@@ -150,6 +155,41 @@ TEST_F(HugeAdvice, SuchObjectsAreFew) {
   HugeBlock* const block = make(kForeseenMost);
   EXPECT_TRUE(block->advised || slow) << "what was given back no longer counts";
   huge_free(block);
+}
+
+// Small pages would come back in place of a part of one.
+TEST_F(HugeAdvice, NoHugePageIsSplitForASmallerObject) {
+  options.dirty_floor = 1024;
+  if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
+  constexpr size_t kLarger = 15 * kChunkBytes + kMiB, kSmaller = 9 * kChunkBytes + kMiB / 2;
+  note_huge_page(100, true);
+  HugeBlock* const block = huge_alloc(kLarger, 1);
+  EXPECT_EQ(block->committed_bytes, kLarger);
+  huge_foresee(block, false);
+  if (!block->advised) GTEST_SKIP() << "huge pages are slow";
+  EXPECT_EQ(block->committed_bytes, 16 * kChunkBytes) << "so that the last chunk may be huge";
+  fill(block, 1);
+  huge_free(block);
+  EXPECT_EQ(block->touched_bytes, 16 * kChunkBytes);
+  EXPECT_EQ(huge_alloc(kSmaller, 1), block);
+  EXPECT_EQ(block->touched_bytes, 10 * kChunkBytes);
+  EXPECT_EQ(resident_pages(block->base, 16 * kChunkBytes), 10 * kChunkBytes / page);
+  huge_free(block);
+  give_all_back();
+  HugeBlock* const little = huge_alloc(kSmaller, 1);
+  huge_foresee(little, false);
+  EXPECT_EQ(little->committed_bytes, kSmaller) << "less than half of the last chunk";
+  huge_free(little);
+  give_all_back();
+  HugeBlock* const plain = huge_alloc(kLarger, 1);
+  huge_foresee(plain, true);
+  EXPECT_EQ(plain->committed_bytes, kLarger);
+  fill(plain, 1);
+  huge_free(plain);
+  EXPECT_EQ(huge_alloc(kSmaller, 1), plain);
+  EXPECT_EQ(plain->touched_bytes, kSmaller) << "small pages: to the page";
+  huge_free(plain);
+  give_all_back();
 }
 
 // It may be registered with a userfaultfd, which need not answer.
