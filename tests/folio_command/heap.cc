@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -222,6 +223,9 @@ int counted() {
 
 int main(int argc, char** argv) {
   const size_t number = argc > 2 ? strtoul(argv[2], nullptr, 10) : 1;
+  // Also where the system's setting is `always`, only what is touched shall be resident.
+  const bool by_the_page = argc > 1 && (strcmp(argv[1], "known") == 0 || strcmp(argv[1], "scattered") == 0);
+  if (by_the_page) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   if (argc > 1 && strcmp(argv[1], "known") == 0) return known();
   if (argc > 1 && strcmp(argv[1], "wide") == 0) return wide(number);
   if (argc > 1 && strcmp(argv[1], "load") == 0) return load(static_cast<unsigned>(number));
