@@ -48,12 +48,18 @@ bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code) {
   return true;
 }
 
+// Whether what is beyond the object may be resident up to a chunk's end: not where a limit is set, which counts objects
+// to the page. (A container of 88 MiB with limit_hard:cgroup, full of objects of 9 MiB, was killed.)
+bool whole_chunks(const HugeBlock& block) { return block.advised && !room_is_watched(); }
+
 // Makes the first `bytes`, whole pages, usable. False if the kernel refuses.
 bool commit(HugeBlock& block, size_t bytes) {
   const size_t have = block.committed_bytes;
   if (bytes <= have) return true;
   // What grows is likely to grow on: an eighth more, so that 20,000 steps of a page are not as many system calls.
   size_t more = have == 0 ? bytes : bytes + (bytes / 8 & ~(os::page_bytes() - 1));
+  // A chunk of which a part is touched gets small pages for good.
+  if (whole_chunks(block)) more = round_up(more, kChunkBytes);
   if (more > block.reserved_bytes) more = block.reserved_bytes;
   if (!os::commit(block.base + have, more - have)) {
     if (more == bytes || !os::commit(block.base + have, bytes - have)) return false;
@@ -68,10 +74,17 @@ HugeBlock* new_descriptor() {
   return static_cast<HugeBlock*>(metadata_alloc(sizeof(HugeBlock)));
 }
 
-// So many chunks of the block count as foreseen.
-void count_foreseen(HugeBlock& block, size_t chunks) {
-  foreseen_huge.note(static_cast<int64_t>(chunks) - block.foreseen);
+// So many chunks of the block count as foreseen, unless they are too many. They are never too many if they were more.
+bool count_foreseen(HugeBlock& block, size_t chunks) {
+  const size_t had = block.foreseen;
+  if (chunks > had && !foreseen_huge.add(chunks - had)) return false;
+  if (chunks < had) foreseen_huge.note(-static_cast<int64_t>(had - chunks));
   block.foreseen = static_cast<uint32_t>(chunks);
+  return true;
+}
+// At most those of the first `bytes` bytes.
+void limit_foreseen(HugeBlock& block, size_t bytes) {
+  if (const size_t chunks = chunks_of(bytes); chunks < block.foreseen) count_foreseen(block, chunks);
 }
 
 // Takes the block's address space out of use and gives it back. The descriptor is reused; a stale look at it is safe.
@@ -160,7 +173,7 @@ size_t purge_block(HugeBlock& block, size_t most) {
   }
   const size_t left = parted ? kept : purge_pages(block.base, touched) ? 0 : touched;
   block.touched_bytes = left;
-  if (const size_t chunks = chunks_of(left); chunks < block.foreseen) count_foreseen(block, chunks);
+  limit_foreseen(block, left);
   count_waiting(block, 1);
   (parted ? place_of(block).old : place_of(block).fresh).push(&block);
   return touched - left;
@@ -175,6 +188,7 @@ void withdraw(HugeBlock& block) {
 
 // Where at least half of the last chunk is used, it may be a huge page, too.
 void commit_last_chunk(HugeBlock& block) {
+  if (!whole_chunks(block)) return;
   const size_t have = block.committed_bytes, more = round_up(have, kChunkBytes) - have;
   if (more <= kChunkBytes / 2 && more != 0 && os::commit(block.base + have, more)) block.committed_bytes = have + more;
 }
@@ -236,11 +250,15 @@ HugeBlock* new_block(size_t size, size_t alignment) {
 // Pages from `bytes` on go, as the program did not ask for them, where it is worth a system call. Of a block with huge
 // pages only whole ones: the rest of a split one would come back as small pages. (Buffers of 5 to 25 MiB in turns had
 // 26,500 page faults in place of 2,500.)
-void trim(HugeBlock& block, size_t bytes) {
+void trim(HugeBlock& block, size_t bytes, bool whole) {
   if (block.touched_bytes <= bytes + bytes / 4) return;
-  const size_t kept = block.advised ? round_up(bytes, kChunkBytes) : bytes;
+  const size_t kept = whole ? round_up(bytes, kChunkBytes) : bytes;
   if (block.touched_bytes <= kept) return;
   if (purge_pages(block.base + kept, block.touched_bytes - kept)) block.touched_bytes = kept;
+}
+
+size_t most_resident(const HugeBlock& block) {
+  return block.touched_bytes > block.usable_bytes ? block.touched_bytes : block.usable_bytes;
 }
 
 void set_usable(HugeBlock& block, size_t bytes) {
@@ -273,7 +291,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   // Address space may be limited: what waits is worth less than a new object.
   if (block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
   if (block == nullptr) return nullptr;
-  trim(*block, bytes);
+  trim(*block, bytes, whole_chunks(*block));
   block->usable_bytes = 0;
   set_usable(*block, bytes);
   live_count.add(1);
@@ -294,12 +312,14 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignm
 // written, by looks at some pages of each object that is freed: programs of sparse and dense objects by turns misled
 // it, and a free that touches pages waits for a userfaultfd.
 void huge_foresee(HugeBlock* block, bool zeroed) {
-  const size_t touched = block->touched_bytes, usable = block->usable_bytes, had = block->foreseen;
-  const size_t chunks = chunks_of(touched > usable ? touched : usable);
-  const bool few = chunks <= had || foreseen_huge.has_room(chunks - had);
-  if (zeroed || !few || usable <= kLargeMost || !may_be_huge()) return withdraw(*block);
-  advise(*block, touched, touched == 0);
-  if (block->advised) count_foreseen(*block, chunks);
+  const size_t touched = block->touched_bytes;
+  const bool may = !zeroed && block->usable_bytes > kLargeMost && may_be_huge();
+  if (may && count_foreseen(*block, chunks_of(most_resident(*block)))) {
+    advise(*block, touched, touched == 0);
+    if (block->advised) return;
+  }
+  withdraw(*block);
+  limit_foreseen(*block, touched);
 }
 
 bool huge_free(HugeBlock* block) {
@@ -322,10 +342,10 @@ bool huge_resize(HugeBlock* block, size_t size) {
   if (!commit(*block, bytes)) return false;
   touch(*block);
   set_usable(*block, bytes);
-  if (block->advised && chunks_of(bytes) > block->foreseen && block->foreseen != 0) {
-    count_foreseen(*block, chunks_of(bytes));
-  }
-  trim(*block, bytes);
+  trim(*block, bytes, false);
+  const size_t most = most_resident(*block);
+  limit_foreseen(*block, most);
+  if (block->advised && block->foreseen != 0 && !count_foreseen(*block, chunks_of(most))) withdraw(*block);
   return true;
 }
 

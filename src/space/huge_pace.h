@@ -49,10 +49,10 @@ class ForeseenChunks {
  public:
   bool has_room(size_t more) const { return chunks_.get() + more <= kMost; }
   void note(int64_t more) { chunks_.add(static_cast<uint64_t>(more)); }  // wraps where there are fewer
-  // Counts one more, unless that is too many.
-  bool add() {
-    if (chunks_.add(1) < kMost) return true;  // of those before
-    chunks_.sub(1);
+  // Counts so many more, unless that is too many.
+  bool add(size_t more = 1) {
+    if (chunks_.add(more) + more <= kMost) return true;
+    chunks_.sub(more);
     return false;
   }
 

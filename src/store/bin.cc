@@ -162,11 +162,11 @@ bool comes_whole(unsigned full) {
   return full >= kSome && free <= live >> kFreeShift;
 }
 
-// Commits all of a new chunk, so that the mapping merges with its neighbours'. A chunk of objects up to about a page
-// also becomes a huge page at the first take: fewer faults and TLB misses.
+// Commits all of a new chunk, so that the mapping merges with its neighbours'. A chunk of objects below a page also
+// becomes a huge page at the first take: fewer faults and TLB misses. (Pages of larger objects are purged one by one.)
 void make_whole(Descriptor& d) {
   if (commit_chunk(d) != Commit::kDone) return;
-  if (!fills_its_pages(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
+  if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
   d.set_backing(Backing::kHugeWanted);
 }
 

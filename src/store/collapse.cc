@@ -34,9 +34,9 @@ Descriptor* next(Store& store) {
 
 }  // namespace
 
-// Only chunks of objects up to about a page: of larger ones a program may use a part.
+// Only chunks of objects below a page are made huge, as larger objects are purged one by one.
 bool is_dense(Descriptor& d) {
-  if (d.backing() == Backing::kHuge || !fills_its_pages(d.info())) return false;
+  if (d.backing() == Backing::kHuge || has_pages_of_its_own(d.info())) return false;
   const uint8_t now = forks.get();
   if (now == kForksMost || d.forks_before() != now) return false;
   const Pages pages = ChunkPages(d).in_use();

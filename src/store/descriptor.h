@@ -112,9 +112,6 @@ inline size_t Descriptor::bytes_for(BinId bin) {
 
 // Objects of 4 KiB and more: so few touch a page that pages come and go with single objects, not with folios.
 inline bool has_pages_of_its_own(const BinInfo& info) { return info.size >= kPageBytesLeast; }
-// Objects that hardly have a page which stays untouched if they are used: their chunks may be huge pages. (Pages of 4
-// KiB and a header, as sqlite3's and perl's, are of this kind: perl 0.985 (0.962 to 1.001) of the time.)
-inline bool fills_its_pages(const BinInfo& info) { return info.size <= kPageBytesLeast + kPageBytesLeast / 4; }
 
 inline char* object_at(const Descriptor& d, unsigned object) { return d.slot(object); }
 

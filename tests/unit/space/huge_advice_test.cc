@@ -8,6 +8,7 @@
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/huge_pace.h"
+#include "space/room.h"
 #include "unit/space/huge_blocks.h"
 #include "unit/support.h"
 
@@ -155,6 +156,48 @@ TEST_F(HugeAdvice, SuchObjectsAreFew) {
   HugeBlock* const block = make(kForeseenMost);
   EXPECT_TRUE(block->advised || slow) << "what was given back no longer counts";
   huge_free(block);
+}
+
+TEST_F(HugeAdvice, WhatGrowsInPlaceCounts) {
+  options.dirty_floor = 1024;
+  if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
+  constexpr size_t kChunks = kForeseenMost / kChunkBytes;
+  note_huge_page(100, true);
+  HugeBlock* const block = huge_alloc(kForeseenMost / 2 + kChunkBytes, 1);
+  huge_foresee(block, false);
+  if (!block->advised) GTEST_SKIP() << "huge pages are slow";
+  EXPECT_TRUE(huge_resize(block, kForeseenMost));
+  EXPECT_TRUE(block->advised);
+  EXPECT_FALSE(foreseen_huge.has_room(1));
+  EXPECT_TRUE(huge_resize(block, 9 * kChunkBytes));
+  EXPECT_EQ(block->foreseen, 9u) << "what was beyond is given back";
+  ASSERT_TRUE(foreseen_huge.add(kChunks - 9));
+  EXPECT_TRUE(huge_resize(block, 10 * kChunkBytes));
+  EXPECT_FALSE(block->advised) << "no room for more";
+  EXPECT_EQ(block->foreseen, 9u);
+  foreseen_huge.note(9 - static_cast<int64_t>(kChunks));
+  huge_free(block);
+  give_all_back();
+  EXPECT_TRUE(foreseen_huge.has_room(kChunks)) << "nothing is left of it";
+}
+
+// A limit counts objects to the page.
+TEST_F(HugeAdvice, NothingBeyondAnObjectWhereALimitIsSet) {
+  options.dirty_floor = 1024;
+  if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
+  constexpr size_t kLarger = 15 * kChunkBytes + kMiB, kSmaller = 9 * kChunkBytes + kMiB / 2;
+  memory_room.watched.set(true);
+  note_huge_page(100, true);
+  HugeBlock* const block = huge_alloc(kLarger, 1);
+  huge_foresee(block, false);
+  EXPECT_EQ(block->committed_bytes, kLarger);
+  fill(block, 1);
+  huge_free(block);
+  EXPECT_EQ(huge_alloc(kSmaller, 1), block);
+  EXPECT_EQ(block->touched_bytes, kSmaller);
+  huge_free(block);
+  give_all_back();
+  memory_room.watched.set(false);
 }
 
 // Small pages would come back in place of a part of one.
