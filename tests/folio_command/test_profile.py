@@ -27,6 +27,7 @@ from conftest import (
     kill,
     line_of,
     running,
+    stop,
 )
 from folio.book import Columns, Sum, chance, median_life_ms, peak_of, sum_of
 from folio.calls import Seam
@@ -316,7 +317,7 @@ class TestSwitching:
 
     def test_a_stopped_process(self):
         with heap("known") as (pid, _):
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
             for command in ("profile", "calls"):
                 done = folio_here(command, str(pid), "--for", "0.2")
                 assert done.returncode == 2
