@@ -312,14 +312,15 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignm
 // written, by looks at some pages of each object that is freed: programs of sparse and dense objects by turns misled
 // it, and a free that touches pages waits for a userfaultfd.
 void huge_foresee(HugeBlock* block, bool zeroed) {
-  const size_t touched = block->touched_bytes;
+  const size_t touched = block->touched_bytes, had = block->foreseen;
   const bool may = !zeroed && block->usable_bytes > kLargeMost && may_be_huge();
   if (may && count_foreseen(*block, chunks_of(most_resident(*block)))) {
     advise(*block, touched, touched == 0);
     if (block->advised) return;
   }
   withdraw(*block);
-  limit_foreseen(*block, touched);
+  const size_t there = chunks_of(touched);
+  count_foreseen(*block, there < had ? there : had);
 }
 
 bool huge_free(HugeBlock* block) {

@@ -249,6 +249,7 @@ TEST_F(HugeAdvice, ABlockThatTheProgramHadIsNotTouched) {
   huge_foresee(block, false);
   EXPECT_FALSE(block->advised);
   EXPECT_EQ(resident_pages(block->base + kBytes / 2, kBytes / 2), 0u);
+  EXPECT_EQ(block->foreseen, 0u) << "its small pages do not count";
   huge_free(block);
 }
 
