@@ -145,7 +145,7 @@ void limit_set(int64_t soft, int64_t hard) {
   limit_state.begins.set(begins);
   memory_room.most_small.set(hard == 0 ? MemoryRoom::kUnlimited : hard);
   memory_room.most_large.set(hard == 0 ? MemoryRoom::kUnlimited : bulk);
-  memory_room.watched.set(begins != 0);
+  memory_room.counted.set(begins != 0);
   vain_held.set(0);
   limit_poll();
 }

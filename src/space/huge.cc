@@ -50,7 +50,7 @@ bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code) {
 
 // Whether what is beyond the object may be resident up to a chunk's end: not where a limit is set, which counts objects
 // to the page. (A container of 88 MiB with limit_hard:cgroup, full of objects of 9 MiB, was killed.)
-bool whole_chunks(const HugeBlock& block) { return block.advised && !room_is_watched(); }
+bool whole_chunks(const HugeBlock& block) { return block.advised && !room_is_counted(); }
 
 // Makes the first `bytes`, whole pages, usable. False if the kernel refuses.
 bool commit(HugeBlock& block, size_t bytes) {

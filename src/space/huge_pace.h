@@ -51,6 +51,7 @@ class ForeseenChunks {
   void note(int64_t more) { chunks_.add(static_cast<uint64_t>(more)); }  // wraps where there are fewer
   // Counts so many more, unless that is too many.
   bool add(size_t more = 1) {
+    if (!has_room(more)) return false;  // a look first: at the bound each huge malloc comes by
     if (chunks_.add(more) + more <= kMost) return true;
     chunks_.sub(more);
     return false;

@@ -16,7 +16,7 @@ struct MemoryRoom {
   Hint<int64_t> most_small{kUnlimited};  // what may be held after a request for objects of bins
   Hint<int64_t> most_large{kUnlimited};  // and for large and huge ones
   Hint<bool> tight{false};               // nothing is to become resident before it is needed
-  Hint<bool> watched{false};             // a soft or hard limit is set: nothing may be resident that is not counted
+  Hint<bool> counted{false};             // a limit is set, soft or hard: nothing may be resident that no count shows
 };
 extern MemoryRoom memory_room;
 
@@ -34,7 +34,7 @@ inline bool has_room_for_large(size_t bytes) {
   return most == MemoryRoom::kUnlimited || has_room_slow(bytes, most);
 }
 inline bool room_is_limited() { return memory_room.most_small.get() != MemoryRoom::kUnlimited; }
-inline bool room_is_watched() { return memory_room.watched.get(); }
+inline bool room_is_counted() { return memory_room.counted.get(); }
 inline bool room_is_tight() { return memory_room.tight.get(); }
 
 }  // namespace folio
