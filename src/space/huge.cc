@@ -306,7 +306,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
 
 HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignment, 0); }
 
-// Buffers of 5 to 25 MiB in turns, four live, take 34 ms in place of 195, a burst beside an array that
+// Buffers of 5 to 25 MiB in turns, four live, take 35 ms in place of 195, a burst beside an array that
 // doubles to 64 MiB 0.72 of its time.
 // Rejected: for all huge objects, as arrays of zeroes are sparse more often; and for those whose predecessors were
 // written, by looks at some pages of each object that is freed: programs of sparse and dense objects by turns misled
