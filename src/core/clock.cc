@@ -44,7 +44,7 @@ constexpr unsigned kGoneChecks = 16;  // caches checked at each tick for threads
 constinit Hint<uint64_t> next_tick{0};
 constinit Hint<uint64_t> no_thread_before{0};
 constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has polled by then, or it is held up
-constinit PurgeRound tick_round;
+constinit ChunkRound tick_round;
 constinit Hint<bool> bins_done{false};          // by this tick
 constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
 constinit Hint<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last drained since the last tick

@@ -85,33 +85,51 @@ void repair_dirty(Descriptor& d) {
   if (any_dirty(d)) raise_chunk(d, kDirty);
 }
 
-// Takes free objects whose pages are all resident.
+// The first dirty page at or behind `from`, or the chunk's end.
+unsigned next_dirty(Descriptor& d, unsigned from) {
+  for (unsigned w = from / 64; w < kPageWords; ++w) {
+    uint64_t rest = d.dirty(w).load(order::relaxed);  // relaxed: a guess, the fetch_or decides
+    if (w == from / 64) rest &= ~low_mask(from % 64);
+    if (rest != 0) return w * 64 + lowest_bit(rest);
+  }
+  return kPageWords * 64;
+}
+
+// Takes free objects of a folio whose pages are all resident.
+unsigned take_resident_in(Descriptor& d, unsigned folio, void** objects, unsigned want) {
+  const uint64_t now = d.occupancy(folio).load(order::relaxed), valid = d.valid(folio);  // relaxed: set_bits decides
+  const uint64_t choice = lowest_bits(resident_objects(d, folio, valid & ~now), want);
+  if (choice == 0) return 0;
+  const uint64_t before = set_bits(d, folio, choice), mine = choice & ~before;
+  const Fullness was = fullness_of(before, valid);
+  if (was != kFull && fullness_of(before | choice, valid) != was) lower_folio(d, folio, was);
+  if (mine == 0) return 0;
+  note_taken(d, folio, mine);
+  unsigned got = 0;
+  for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
+    objects[got++] = object_at(d, folio * kFolioObjects + lowest_bit(rest));
+  }
+  return got;
+}
+
+// The same of the chunk's folios with dirty pages.
 unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
   const ChunkPages chunk(d);
-  unsigned got = 0;
-  for (unsigned folio = 0; folio < d.info().folios && got < want; ++folio) {
-    const unsigned first = folio * kFolioObjects, last = chunk.info().objects;
-    const unsigned end = first + kFolioObjects < last ? first + kFolioObjects : last;
-    uint64_t dirty = 0;
-    visit_words_of(chunk.of({first, end}), [&](unsigned w, uint64_t mask) {
-      dirty |= d.dirty(w).load(order::relaxed) & mask;  // relaxed: a guess, the fetch_or decides
-    });
-    if (dirty == 0) continue;
-    const uint64_t free = d.valid(folio) & ~d.occupancy(folio).load(order::relaxed);  // relaxed: set_bits decides
-    const uint64_t choice = lowest_bits(resident_objects(d, folio, free), want - got);
-    if (choice == 0) continue;
-    const uint64_t mine = choice & ~set_bits(d, folio, choice);
-    if (mine != 0) note_taken(d, folio, mine);
-    for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
-      objects[got++] = object_at(d, first + lowest_bit(rest));
+  unsigned got = 0, folio = 0;
+  for (unsigned page = next_dirty(d, 0); page < kPageWords * 64 && got < want; page = next_dirty(d, page + 1)) {
+    const Objects on = chunk.on({page, page + 1});
+    if (folio < on.first / kFolioObjects) folio = on.first / kFolioObjects;
+    // Each folio once, though it may have more than one such page.
+    for (; folio * kFolioObjects < on.end && got < want; ++folio) {
+      got += take_resident_in(d, folio, objects + got, want - got);
     }
   }
   return got;
 }
 
-// Of objects of a page and more, takes resident ones before any that would fault. The order by fullness, which it
-// ignores, would gain nothing: these are purged one by one, in whatever folio. Leaves folios' hints stale. (Without it
-// super server takes 1.36 (1.20 to 1.66) times the memory.)
+// Takes resident objects before any that would fault. Of objects of a page and more, whatever folio they are in: they
+// are purged one by one. Of smaller ones once no folio in use has room. (Without it super server takes 1.36 (1.20 to
+// 1.66) times the memory.)
 unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
   constexpr unsigned kInVainMost = 4;  // chunks whose dirty pages are all parts of objects
   unsigned got = 0, in_vain = 0;
@@ -191,17 +209,21 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
 
 // Opens a chunk. Its hint publishes it: a thread that stops for ever before raise_new_chunk loses the chunk's address
 // space and nothing else.
-bool open_chunk(Store& store, BinId bin) {
-  const bool whole = comes_whole(store.of(bin).chunks.get());
-  char* chunk = acquire_chunk();
+bool open_chunk(Store& store, BinId bin, const Inherited& from) {
+  const bool inherits = from.chunk != nullptr, whole = !inherits && comes_whole(store.of(bin).chunks.get());
+  char* const chunk = inherits ? from.chunk : acquire_chunk();
   if (chunk == nullptr) return false;
   bool renewed = false;
   Descriptor* d = describe(store, chunk, bin, &renewed);
   if (d == nullptr) {
+    if (inherits) purge_pages(chunk, kChunkBytes);
     return_chunk(chunk);
     return false;
   }
   d->set_backing(Backing::kSmall, forks.get());
+  if (inherits) settle_in(*d, from);
+  // Relaxed: not published yet. Of a renewed one all is committed.
+  if (inherits && !renewed) d->committed.store(from.committed, order::relaxed);
   if (whole) make_whole(*d);
   const unsigned slot = window_slot(chunk);
   // Relaxed: an index. Before the entry, so that a thread that stops in between hides no chunk from walks.
@@ -209,39 +231,76 @@ bool open_chunk(Store& store, BinId bin) {
   set_chunk(d->block->window, chunk, d, watch_wanted(store, bin) ? kCodeWatched + index(bin) : index(bin));
   store.of(bin).chunks.add(1);
   arch::store_barrier();  // before the program may pass on an address of it: CONCURRENCY.md, "Addresses"
+  PageChange change;
   if (renewed) {
-    PageChange change;
     release_objects(*d, {0, d->info().objects}, change);
     raise_chunk(*d, kPartlyFull);  // a folio's hint left from before would keep clear_bits from raising the chunk's
+  } else if (inherits) {
+    mark_dirty(*d, ChunkPages(*d).in_use(), change);
   }
   raise_new_chunk(*d);
   return true;
+}
+
+// Where takes of one call put what they get.
+struct Taking {
+  void** objects;
+  unsigned want;
+  bool *zero, *refused;  // may be null
+  unsigned got = 0;
+
+  bool done() const { return got == want; }
+};
+
+void take_resident(HintBlock* blocks, Taking& t) {
+  const unsigned here = take_resident(blocks, t.objects + t.got, t.want - t.got);
+  if (t.got == 0 && here != 0 && t.zero != nullptr) *t.zero = false;
+  t.got += here;
+}
+
+void take_of_class(HintBlock* blocks, Fullness fullness, Taking& t) {
+  for (HintBlock* block = blocks; block != nullptr && !t.done(); block = block->next) {
+    for (unsigned slot = 0; !t.done();) {
+      Descriptor* d = find_chunk(*block, fullness, slot);
+      if (d == nullptr) break;
+      Commit here = Commit::kDone;
+      t.got += take_from_chunk(*d, fullness, t.objects + t.got, t.want - t.got, t.got == 0 ? t.zero : nullptr, &here);
+      if (here == Commit::kDone) continue;
+      if (here == Commit::kRefused && t.refused != nullptr) *t.refused = true;
+      slot = window_slot(d->first) + 1;
+    }
+  }
+}
+
+// What is in use or resident: of objects below a page from folios in use, then of each size resident ones.
+void take_warm(HintBlock* blocks, BinId bin, Taking& t) {
+  if (!has_pages_of_its_own(info_of(bin))) {
+    take_of_class(blocks, kNearlyFull, t);
+    take_of_class(blocks, kPartlyFull, t);
+  }
+  if (!t.done()) take_resident(blocks, t);
+}
+void take_cold(HintBlock* blocks, BinId bin, Taking& t) {
+  if (has_pages_of_its_own(info_of(bin))) {
+    take_of_class(blocks, kNearlyFull, t);
+    take_of_class(blocks, kPartlyFull, t);
+  }
+  take_of_class(blocks, kEmpty, t);
+}
+
+HintBlock* blocks_of(Store& store, BinId bin) {
+  return store.of(bin).blocks.load(order::acquire);  // [blocks] acquire: pairs with block_for
 }
 
 }  // namespace
 
 unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero,
                                      bool* refused) {
-  // [blocks] acquire: pairs with block_for.
-  HintBlock* const blocks = store.of(bin).blocks.load(order::acquire);
-  unsigned got = has_pages_of_its_own(info_of(bin)) ? take_resident(blocks, objects, want) : 0;
-  if (got != 0 && zero != nullptr) *zero = false;
-  if (got != 0) return got;
-  for (unsigned f = kNearlyFull; f <= kEmpty; ++f) {
-    const auto fullness = static_cast<Fullness>(f);
-    for (HintBlock* block = blocks; block != nullptr && got < want; block = block->next) {
-      for (unsigned slot = 0; got < want;) {
-        Descriptor* d = find_chunk(*block, fullness, slot);
-        if (d == nullptr) break;
-        Commit here = Commit::kDone;
-        got += take_from_chunk(*d, fullness, objects + got, want - got, got == 0 ? zero : nullptr, &here);
-        if (here == Commit::kDone) continue;
-        if (here == Commit::kRefused && refused != nullptr) *refused = true;
-        slot = window_slot(d->first) + 1;
-      }
-    }
-  }
-  return got;
+  Taking t = {objects, want, zero, refused};
+  HintBlock* const blocks = blocks_of(store, bin);
+  take_warm(blocks, bin, t);
+  if (t.got == 0) take_cold(blocks, bin, t);
+  return t.got;
 }
 
 namespace {
@@ -269,14 +328,21 @@ void repair_next_chunks(Store& store, BinId bin) {
 unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
   for (;;) {
     bool refused = false;
-    unsigned got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
-    if (got != 0) return got;
+    Taking t = {objects, want, zero, &refused};
+    HintBlock* const blocks = blocks_of(store, bin);
+    take_warm(blocks, bin, t);
+    if (t.got != 0) return t.got;
+    // What is resident in another bin, before pages that would fault.
+    const Inherited from = inherit_chunk(store);
+    if (from.chunk != nullptr && open_chunk(store, bin, from)) continue;
+    take_cold(blocks, bin, t);
+    if (t.got != 0) return t.got;
     // The search lowered stale hints and raised right ones, and this repairs others: they may show room.
     repair_next_chunks(store, bin);
-    got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
+    const unsigned got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
     if (got != 0) return got;
     // If memory is refused for free objects, it would be for a new chunk's too.
-    if (refused || !open_chunk(store, bin)) return 0;
+    if (refused || !open_chunk(store, bin, {})) return 0;
   }
 }
 

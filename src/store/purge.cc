@@ -3,6 +3,7 @@
 
 #include "os/os.h"
 #include "space/pages.h"
+#include "store/dirty_walk.h"
 #include "store/occupancy.h"
 #include "store/residency.h"
 #include "sync/relaxed.h"
@@ -254,68 +255,19 @@ unsigned age_chunk(Descriptor& d) {
   return pages;
 }
 
-// A chunk of a bin, by address / kChunkBytes; number 0: the place before the bin's first one.
-struct ChunkPlace {
-  unsigned bin;
-  uint64_t number;
-  bool is(const HintBlock& block) const { return number != 0 && window_of(chunk_at(number)) == block.window; }
-  unsigned slot() const { return window_slot(chunk_at(number)); }
-  static const char* chunk_at(uint64_t number) { return reinterpret_cast<const char*>(number << kChunkShift); }
-};
-
-// Calls visit(descriptor) for the bin's chunks with raised dirty hints, behind `from` and up to `last` (number 0: all),
-// until that returns false; then returns false too.
-template <class Visit>
-bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
-  // [blocks] acquire: pairs with block_for.
-  HintBlock* block = store.bins[bin].blocks.load(order::acquire);
-  unsigned slot = 0;
-  if (from.number != 0) {
-    while (block != nullptr && !from.is(*block)) block = block->next;
-    slot = from.slot() + 1;
-  }
-  for (; block != nullptr; block = block->next, slot = 0) {
-    while (slot < kWindowChunks) {
-      Descriptor* d = find_chunk(*block, kDirty, slot);
-      if (d == nullptr) break;
-      slot = window_slot(d->first) + 1;
-      if (last.is(*block) && slot > last.slot() + 1) return true;
-      if (!visit(*d)) return false;
-    }
-    if (last.is(*block)) return true;
-  }
-  return true;
-}
-
 }  // namespace
 
-PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step) {
-  const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point
-  const ChunkPlace start = at == 0 ? ChunkPlace{1, 0} : ChunkPlace{static_cast<unsigned>(at >> 32), at & 0xffffffffu};
-  ChunkPlace now = start;
+PurgeStepDone purge_bins_step(Store& store, ChunkRound& round, const PurgeStep& step) {
   PurgeStepDone done{};
   unsigned checks = 0;
-  const auto visit = [&](Descriptor& d) {
+  done.complete = walk_dirty(store, round, step.around, [&](Descriptor& d, bool* again) {
     done.purged += purge_chunk(d, step.which, step.most_bytes - done.purged, step.worth_shift);
-    if (done.purged >= step.most_bytes) return false;  // perhaps in the middle of the chunk
+    *again = done.purged >= step.most_bytes;  // perhaps in the middle of the chunk
+    if (*again) return false;
     const unsigned dirty = age_chunk(d);
     if (dirty != 0 && dirty >= least_worth(d, step.worth_shift)) done.worthwhile = true;
-    now.number = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
     return ++checks < step.most_chunks;
-  };
-  const auto visit_bins_below = [&](unsigned end) {
-    for (; now.bin < end; now = {now.bin + 1, 0}) {
-      if (!visit_dirty(store, now.bin, now, {}, visit)) return false;
-    }
-    return true;
-  };
-  done.complete = visit_bins_below(kBins);
-  if (done.complete) {
-    now = {1, 0};
-    if (step.around && visit_bins_below(start.bin) && start.number != 0)
-      visit_dirty(store, start.bin, {}, start, visit);
-  }
-  round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: a starting point
+  });
   return done;
 }
 

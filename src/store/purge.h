@@ -43,7 +43,7 @@ struct PurgeStepDone {
   bool complete;    // the last chunk was reached: the next step, unless around, starts another round
   bool worthwhile;  // some chunk has enough aged pages for a next visit, unless they are taken before
 };
-PurgeStepDone purge_bins_step(Store& store, PurgeRound& round, const PurgeStep& step);
+PurgeStepDone purge_bins_step(Store& store, ChunkRound& round, const PurgeStep& step);
 // A step that may visit every chunk. Returns bytes purged.
 size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes);
 

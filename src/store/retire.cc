@@ -1,10 +1,13 @@
-// Claims a free chunk for good, gives its address space back, and keeps its descriptor for the same place.
+// Claims a free chunk for good, gives its address space back or passes it on, and keeps its descriptor for the same
+// place.
 #include "store/retire.h"
 
+#include "config/options.h"
 #include "os/os.h"
 #include "space/chunks.h"
 #include "space/pages.h"
 #include "store/commit.h"
+#include "store/dirty_walk.h"
 #include "store/occupancy.h"
 #include "store/purge.h"
 #include "store/residency.h"
@@ -20,20 +23,31 @@ bool peek_free(Descriptor& d) {
   return true;
 }
 
-bool leave(Descriptor& d, PageChange& change) {
-  const Pages all{0, ChunkPages(d).count()};
-  uint64_t resident = 0;
-  visit_words_of(all,
-                 [&](unsigned w, uint64_t) { resident |= d.resident(w).load(order::relaxed); });  // relaxed: claimed
-  prepare_purge(d);
-  if (resident != 0 && !purge_pages(d.chunk(), kChunkBytes)) return false;
-  visit_words_of(all, [&](unsigned w, uint64_t) {
-    // Relaxed: all objects are claimed.
-    change.resident -= static_cast<int>(popcount(d.resident(w).exchange(0, order::relaxed)));
-    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::relaxed)));  // relaxed: claimed
-    d.aged(w).store(0, order::relaxed);                                                  // relaxed: claimed
+// Takes all objects of a chunk, and closes its commit word. False if one is taken.
+bool claim_chunk(Descriptor& d, PageChange& change) {
+  if (!close_commit(d)) return false;
+  if (claim_objects(d, {0, d.info().objects}, change)) return true;
+  open_commit(d);
+  return false;
+}
+
+// Clears the marks of a claimed chunk's pages. Those that were resident go to `resident`, if given.
+void clear_marks(Descriptor& d, PageChange& change, uint64_t* resident) {
+  visit_words_of(Pages{0, ChunkPages(d).count()}, [&](unsigned w, uint64_t) {
+    const uint64_t there = d.resident(w).exchange(0, order::relaxed);  // relaxed: all objects are claimed
+    if (resident != nullptr) resident[w] = there;
+    change.resident -= static_cast<int>(popcount(there));
+    // [page] release: after the resident bits; pairs with set_marks.
+    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::release)));
+    d.aged(w).store(0, order::relaxed);  // relaxed: claimed
   });
-  return true;
+}
+
+bool purge_all(Descriptor& d) {
+  uint64_t resident = 0;
+  for (unsigned w = 0; w < kPageWords; ++w) resident |= d.resident(w).load(order::relaxed);  // relaxed: claimed
+  prepare_purge(d);
+  return resident == 0 || purge_pages(d.chunk(), kChunkBytes);
 }
 
 Atomic<Descriptor*>& list_of(HintBlock& block, unsigned slot) { return block.retired[slot / 64]; }
@@ -47,25 +61,57 @@ void keep(Descriptor& d) {
   } while (!list.compare_exchange(head, &d, order::release));
 }
 
-bool retire(Descriptor& d) {
-  if (!peek_free(d)) return false;
-  if (!close_commit(d)) return false;
-  const Objects all{0, d.info().objects};
-  PageChange change;
-  if (!claim_objects(d, all, change)) {
-    open_commit(d);
-    return false;
-  }
-  if (!leave(d, change)) {
-    release_objects(d, all, change);
-    open_commit(d);
-    return false;
-  }
-  char* const chunk = d.chunk();
+// A claimed chunk leaves its bin.
+void leave(Descriptor& d) {
   d.block->home->chunks.sub(1);
-  set_chunk(d.block->window, chunk, nullptr, index(BinId::kNone));
+  set_chunk(d.block->window, d.chunk(), nullptr, index(BinId::kNone));
   keep(d);
-  return_chunk(chunk);
+}
+
+bool retire(Descriptor& d) {
+  PageChange change;
+  if (!peek_free(d) || !claim_chunk(d, change)) return false;
+  if (!purge_all(d)) {
+    release_objects(d, {0, d.info().objects}, change);
+    open_commit(d);
+    return false;
+  }
+  clear_marks(d, change, nullptr);
+  leave(d);
+  return_chunk(d.chunk());
+  return true;
+}
+
+// Whether at least half of the chunk is resident, and all that is resident looks free: a few cache lines tell.
+bool looks_worth_inheriting(Descriptor& d) {
+  const ChunkPages chunk(d);
+  unsigned there = 0;
+  bool all = true;
+  visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
+    const uint64_t resident = d.resident(w).load(order::relaxed) & mask;     // relaxed: a guess, the claim decides
+    all = all && (resident & ~d.dirty(w).load(order::relaxed) & mask) == 0;  // relaxed: as above
+    there += popcount(resident);
+  });
+  return all && there >= chunk.count() / 2;
+}
+
+Backing backing_of_next(Backing backing) {
+  return backing == Backing::kDense || backing == Backing::kHugePurged || backing == Backing::kHugeWanted
+             ? Backing::kSmallPurged
+             : backing;
+}
+
+bool inherit(Descriptor& d, Inherited* from) {
+  PageChange change;
+  if (!looks_worth_inheriting(d) || !peek_free(d) || !claim_chunk(d, change)) return false;
+  // Else its old bin, which knows it no more, would leave it advised, in a mapping of its own. It stays a huge page.
+  if (d.backing() == Backing::kHuge) d.block->home->advised.withdraw(d.chunk());
+  clear_marks(d, change, from->resident);
+  from->committed = static_cast<uint16_t>(committed_bytes(d) / kPageBytesLeast);
+  from->backing = backing_of_next(d.backing());
+  from->forks_before = d.forks_before();
+  leave(d);
+  from->chunk = d.chunk();
   return true;
 }
 
@@ -97,6 +143,29 @@ bool renew(Descriptor& d) {
   // Relaxed: all its objects are taken, and the give of these publishes it.
   d.committed.store(kChunkBytes / kPageBytesLeast, order::relaxed);
   return true;
+}
+
+Inherited inherit_chunk(Store& store) {
+  constexpr unsigned kLooksMost = 32;  // a few cache misses each
+  Inherited from;
+  const int64_t dirty = page_counts.dirty.get() - page_counts.dirty_large.get();
+  const int64_t more = dirty + static_cast<int64_t>(kChunkBytes);
+  if (more < store.inherit_from.get()) store.inherit_from.set(more);
+  if (dirty <= options.dirty_floor << 20 || dirty < store.inherit_from.get()) return from;
+  unsigned looks = 0;
+  walk_dirty(store, store.inherited_to, true,
+             [&](Descriptor& d, bool*) { return !inherit(d, &from) && ++looks < kLooksMost; });
+  if (from.chunk == nullptr) store.inherit_from.set(more);
+  return from;
+}
+
+void settle_in(Descriptor& d, const Inherited& from) {
+  d.set_backing(from.backing, from.forks_before);
+  PageChange change;
+  visit_words_of(Pages{0, ChunkPages(d).count()}, [&](unsigned w, uint64_t) {
+    d.resident(w).store(from.resident[w], order::relaxed);  // relaxed: not published yet
+    change.resident += static_cast<int>(popcount(from.resident[w]));
+  });
 }
 
 size_t retire_free_chunks(Store& store) {

@@ -1,12 +1,18 @@
-// Retire: a chunk without a taken object gives its address space back, so that other bins, large and huge objects, or
-// the program's own mappings can have it. Only where address space is short: otherwise its pages are purged, and an
-// empty chunk costs nothing.
+// Retire: a chunk without a taken object leaves its bin.
+//
+// Where address space is short, it gives that back, so that other bins, large and huge objects, or the program's own
+// mappings can have it. Otherwise an empty chunk costs nothing, as its pages are purged.
+//
+// Where more is free than may stay anyway, another bin that needs a chunk inherits it, with its pages as they are: that
+// costs no page fault, and memory does not grow. (Phases of 50 MiB of one size each, all freed in between:
+// FIGURES)
 //
 //   claim   marks the chunk's commit word busy, so that nobody commits in it any more; then takes all objects. Both for
 //           good: a thread that still has the descriptor finds no room in it.
 //   leave   purges the pages; clears the entries in the descriptor map and the chunk table.
 //   keep    pushes the descriptor to a list of its hint block.
-//   return  gives the address space back to where it came from.
+//   return  gives the address space back to where it came from. (A chunk that is inherited does not leave, its pages'
+//           marks move to the new descriptor, and nothing is returned.)
 //
 // A retired descriptor waits for a chunk of the same bin at the same place. So a thread that still has it is never led
 // to another place; and a program that fills its address space with one size and another by turns needs no new
@@ -16,6 +22,7 @@
 
 #include <stddef.h>
 
+#include "store/descriptor.h"
 #include "store/hints.h"
 #include "store/store.h"
 
@@ -27,6 +34,21 @@ Descriptor* take_retired(HintBlock& block, const char* chunk);
 // Commits a new chunk for a descriptor that was retired; all of it, since a thread that checked the commit before the
 // retirement may take objects now. False if the kernel refuses: the descriptor waits again.
 bool renew(Descriptor& d);
+
+// A chunk that has left its bin, and what it has of pages. They count no more until settle_in.
+struct Inherited {
+  char* chunk = nullptr;
+  uint64_t resident[kPageWords] = {};
+  uint16_t committed = 0;  // as Descriptor::committed
+  Backing backing = Backing::kSmall;
+  uint8_t forks_before = 0;
+};
+
+// Takes a chunk of another bin of which nothing is taken and at least half is resident. Its `chunk` is null if none is
+// found among the next few, or if no more is free than may stay anyway.
+Inherited inherit_chunk(Store& store);
+// Before the chunk is published: notes what its new descriptor has of pages.
+void settle_in(Descriptor& d, const Inherited& from);
 
 // Retires every chunk of the store that can be retired. Returns how many. Any thread; visits every chunk.
 size_t retire_free_chunks(Store& store);

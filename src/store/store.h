@@ -40,15 +40,17 @@ struct CollapsePlace {
   bool awaited;      // chunks found dense in this round may be collapsed in the next
 };
 
-// Where the next step of a purge's walk (purge.h) goes on, so that no chunk is always last.
-struct PurgeRound {
+// Where the next walk over chunks (dirty_walk.h) goes on, so that no chunk is always last.
+struct ChunkRound {
   Atomic<uint64_t> at{0};  // bin and number of the last chunk that was visited
 };
 
 struct Store {
   Bin bins[kBins];
-  Hint<unsigned> watched;  // frees of all bins that were watched
-  PurgeRound purged_to;
+  Hint<unsigned> watched;      // frees of all bins that were watched
+  ChunkRound purged_to;        // purge.h
+  ChunkRound inherited_to;     // retire.h
+  Hint<int64_t> inherit_from;  // how much must be dirty before the next look, as the last one was in vain
   CollapsePlace collapse;
 
   Bin& of(BinId bin) { return bins[index(bin)]; }

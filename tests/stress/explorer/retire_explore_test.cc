@@ -39,7 +39,7 @@ class ChunkScenario {
   ChunkScenario& operator=(const ChunkScenario&) = delete;
 
   // Before the execution: `left` objects are taken of so many chunks of the bin, the others were and are free.
-  void open(BinId b, unsigned chunks, unsigned left) {
+  void open(BinId b, unsigned chunks, unsigned left, bool purged = true) {
     std::vector<void*> all;
     for (unsigned most = chunks * info_of(b).objects; all.size() < most;) {
       void* some[kFolioObjects];
@@ -52,7 +52,7 @@ class ChunkScenario {
     for (size_t i = left; i < all.size(); ++i) give_objects(b, &all[i], 1, "explorer");
     for (size_t i = 0; i < left; ++i) left_.push_back({b, all[i]});
     // Few pages are to be looked at.
-    purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
+    if (purged) purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
     if (left != all.size()) open_in_part(b);
   }
   // One object is taken and given back: of a new chunk what is committed is little more.
@@ -222,6 +222,29 @@ TEST(ExploreRetire, AgainstTakeAndGive) {
   given.open(given.bin, 1, 1);
   given.plan.threads = {ChunkScenario::retire(), given.give(0, 1), given.take(given.bin, 1)};
   given.expect_sound("retire; give the last; take");
+}
+
+// The next take of the other bin inherits the chunk.
+TEST(ExploreRetire, Inherit) {
+  const auto floor = options.dirty_floor;
+  options.dirty_floor = 0;
+  ChunkScenario taken;
+  taken.open(taken.bin, 1, 0, false);
+  taken.plan.threads = {taken.take(taken.other, 1), taken.take(taken.bin, 1)};
+  taken.expect_sound("inherit; take");
+  ChunkScenario given;
+  given.open(given.bin, 1, 1, false);
+  given.plan.threads = {ChunkScenario::both(given.give(0, 1), given.take(given.other, 1)), given.take(given.bin, 1)};
+  given.expect_sound("give the last, inherit; take");
+  ChunkScenario purged;
+  purged.open(purged.bin, 1, 0, false);
+  purged.plan.threads = {purged.take(purged.other, 1), ChunkScenario::purge()};
+  purged.expect_sound("inherit; purge");
+  ChunkScenario twice;
+  twice.open(twice.bin, 1, 0, false);
+  twice.plan.threads = {twice.take(twice.other, 1), twice.take(bin_for(8192), 1)};
+  twice.expect_sound("inherit; another bin inherits");
+  options.dirty_floor = floor;
 }
 
 TEST(ExploreRetire, AgainstPurgeAndRetire) {

@@ -253,7 +253,7 @@ TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
     give(bin, objects);
   }
   // A round in steps of any length, which purges nothing, since nothing has aged, and ages all.
-  PurgeRound round;
+  ChunkRound round;
   PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 4, false};
   bool complete = false;
   for (unsigned before = 0; !complete;) {
@@ -284,7 +284,7 @@ TEST_P(Purge, AStepThatGoesAroundEndsWhereItCameIn) {
   std::vector<void*> objects = take_filled(bin, 8 * info_of(bin).objects), others = take_filled(other, 20000);
   give(bin, objects);
   give(other, others);
-  PurgeRound round;
+  ChunkRound round;
   PurgeStep step{PurgeWhich::kAged, kNoLimit, kChunkShift, 5, false};
   EXPECT_EQ(purge_bins_step(process_store, round, step).purged, 0u);
   const unsigned all = aged_chunks(all_bins());

@@ -160,6 +160,146 @@ TEST(Retire, BesideThreadsThatTakeAndGive) {
   });
 }
 
+// Chunks of which nothing is taken, in a process that keeps nothing free.
+std::vector<void*> leave_chunks(BinId bin, unsigned chunks) {
+  options.dirty_floor = 0;
+  const auto objects = take(bin, size_t{chunks} * info_of(bin).objects);
+  for (void* object : objects) memset(object, 0xEE, info_of(bin).size);
+  give(bin, objects);
+  return objects;
+}
+
+bool is_among(const void* object, const std::vector<void*>& objects) {
+  return std::any_of(objects.begin(), objects.end(),
+                     [&](const void* other) { return chunk_start(other) == chunk_start(object); });
+}
+
+TEST(Inherit, EachBinInheritsFreeChunksWithTheirPages) {
+  for (const BinId bin : all_bins()) {
+    EXPECT_IN_CHILD([&] {
+      const BinId first = bin_of(info_of(bin).size == 3008 ? 100 : 3000);
+      const PageDelta delta;
+      const auto left = leave_chunks(first, 4);
+      const int64_t resident = delta.resident(), dirty = delta.dirty();
+      const size_t in_use = chunks_in_use();
+      void* object = nullptr;
+      bool zero = true;
+      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
+      EXPECT_TRUE(is_among(object, left));
+      EXPECT_FALSE(zero);
+      EXPECT_EQ(chunks_of(first), 3u);
+      EXPECT_EQ(chunks_in_use(), in_use);
+      EXPECT_EQ(delta.resident(), resident);
+      EXPECT_LT(delta.dirty(), dirty);
+      EXPECT_TRUE(check_bin(process_store, first));
+      EXPECT_TRUE(check_bin(process_store, bin));
+      // All of it is there, and the bin takes the other chunks too.
+      std::vector<void*> objects = take(bin, size_t{4} * info_of(bin).objects - 1);
+      EXPECT_EQ(chunks_in_use(), in_use);
+      EXPECT_LE(delta.resident(), resident + static_cast<int64_t>(4 * kColours * os::page_bytes()));
+      objects.push_back(object);
+      for (size_t i = 0; i < objects.size(); ++i) memset(objects[i], static_cast<int>(i % 251), info_of(bin).size);
+      for (size_t i = 0; i < objects.size(); ++i) {
+        const auto* const bytes = static_cast<const unsigned char*>(objects[i]);
+        ASSERT_TRUE(bytes[0] == i % 251 && bytes[info_of(bin).size - 1] == i % 251);
+      }
+      EXPECT_TRUE(check_bin(process_store, bin));
+      give(bin, objects);
+      purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
+      EXPECT_TRUE(check_bin(process_store, bin));
+      EXPECT_EQ(delta.resident(), 0);
+      EXPECT_EQ(delta.dirty(), 0);
+    });
+  }
+}
+
+TEST(Inherit, OnlyWhereNothingIsTakenAndHalfIsResident) {
+  EXPECT_IN_CHILD([] {
+    const BinId bin = bin_of(3000), other = bin_of(100);
+    const auto left = leave_chunks(bin, 2);
+    // One object of each chunk is taken, in its middle.
+    void* kept[2] = {};
+    unsigned n = 0;
+    for (void* object : take(bin, left.size())) {
+      if (n < 2 && object == left[(2 * n + 1) * left.size() / 4]) {
+        kept[n++] = object;
+      } else {
+        give_object(bin, object, "test");
+      }
+    }
+    ASSERT_EQ(n, 2u);
+    auto objects = take(other, 1);
+    EXPECT_FALSE(is_among(objects[0], left));
+    give(bin, {kept[0], kept[1]});
+    purge_bins(process_store, PurgeWhich::kNow, kChunkBytes / 2 + kChunkBytes / 8);
+    purge_bins(process_store, PurgeWhich::kNow, kChunkBytes / 2 + kChunkBytes / 8);
+    const auto more = take(other, info_of(other).objects);
+    EXPECT_FALSE(is_among(more.back(), left));
+  });
+}
+
+TEST(Inherit, NotOfWhatMayStay) {
+  EXPECT_IN_CHILD([] {
+    const auto left = leave_chunks(bin_of(3000), 3);
+    options.dirty_floor = 8;
+    EXPECT_FALSE(is_among(take(bin_of(100), 1)[0], left));
+  });
+}
+
+// By turns a chunk is one bin's and another's: no new descriptor for each turn.
+TEST(Inherit, ManyTurns) {
+  EXPECT_IN_CHILD([] {
+    options.dirty_floor = 0;
+    size_t metadata = 0, in_use = 0;
+    for (unsigned turn = 0; turn < 40; ++turn) {
+      for (const size_t size : {size_t{100}, size_t{3000}, size_t{20000}, size_t{16}}) {
+        const auto objects = take(bin_of(size), 4 * kChunkBytes / size);
+        for (void* object : objects) memset(object, static_cast<int>(turn), size);
+        give(bin_of(size), objects);
+        ASSERT_TRUE(check_bin(process_store, bin_of(size)));
+      }
+      if (turn == 4) metadata = metadata_bytes(), in_use = chunks_in_use();
+    }
+    EXPECT_EQ(chunks_in_use(), in_use);
+    EXPECT_LE(metadata_bytes(), metadata + 64 * kKiB);
+  });
+}
+
+TEST(Inherit, BesideThreadsThatTakeGiveAndPurge) {
+  EXPECT_IN_CHILD([] {
+    options.dirty_floor = 0;
+    std::atomic<unsigned> inherited{0}, running{3};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        for (unsigned turn = 0; turn < rounds(60); ++turn) {
+          const BinId bin = bin_of((turn + t) % 3 == 0 ? 1000 : (turn + t) % 3 == 1 ? 16000 : 48);
+          const unsigned before = chunks_of(bin);
+          auto objects = take(bin, info_of(bin).objects * 5 / 2);
+          if (chunks_of(bin) > before) ++inherited;
+          for (void* object : objects) memset(object, static_cast<int>(t + 1), info_of(bin).size);
+          for (void* object : objects) {
+            const auto* bytes = static_cast<const unsigned char*>(object);
+            if (bytes[0] != t + 1 || bytes[info_of(bin).size - 1] != t + 1) abort();
+          }
+          give(bin, objects);
+        }
+        --running;
+      });
+    }
+    threads.emplace_back([&] {
+      while (running != 0) purge_bins(process_store, PurgeWhich::kNow, 8 * kMiB);
+    });
+    for (auto& thread : threads) thread.join();
+    for (const size_t size : {size_t{1000}, size_t{16000}, size_t{48}}) {
+      EXPECT_TRUE(check_bin(process_store, bin_of(size)));
+    }
+    EXPECT_GT(inherited, 0u);
+    // Not the sum of what each bin has had.
+    EXPECT_LT(chunks_in_use(), 60u);
+  });
+}
+
 // Where address space is short, chunks are lent by fields of large objects, and go back there.
 TEST(Retire, AChunkThatAFieldHasLentIsTheFieldsAgain) {
   if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
