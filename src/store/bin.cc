@@ -280,8 +280,10 @@ void take_warm(HintBlock* blocks, BinId bin, Taking& t) {
   }
   if (!t.done()) take_resident(blocks, t);
 }
+// The rest: pages that fault. Of objects of a page and more none where there were resident ones.
 void take_cold(HintBlock* blocks, BinId bin, Taking& t) {
   if (has_pages_of_its_own(info_of(bin))) {
+    if (t.got != 0) return;
     take_of_class(blocks, kNearlyFull, t);
     take_of_class(blocks, kPartlyFull, t);
   }
@@ -299,7 +301,7 @@ unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, un
   Taking t = {objects, want, zero, refused};
   HintBlock* const blocks = blocks_of(store, bin);
   take_warm(blocks, bin, t);
-  if (t.got == 0) take_cold(blocks, bin, t);
+  take_cold(blocks, bin, t);
   return t.got;
 }
 
@@ -331,10 +333,11 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
     Taking t = {objects, want, zero, &refused};
     HintBlock* const blocks = blocks_of(store, bin);
     take_warm(blocks, bin, t);
-    if (t.got != 0) return t.got;
-    // What is resident in another bin, before pages that would fault.
-    const Inherited from = inherit_chunk(store);
-    if (from.chunk != nullptr && open_chunk(store, bin, from)) continue;
+    if (t.got == 0) {
+      // What is resident in another bin, before pages that would fault.
+      const Inherited from = inherit_chunk(store);
+      if (from.chunk != nullptr && open_chunk(store, bin, from)) continue;
+    }
     take_cold(blocks, bin, t);
     if (t.got != 0) return t.got;
     // The search lowered stale hints and raised right ones, and this repairs others: they may show room.
