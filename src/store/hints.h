@@ -31,21 +31,13 @@ enum Fullness : unsigned { kNearlyFull = 0, kPartlyFull = 1, kEmpty = 2, kFull =
 inline bool is_nearly_full(unsigned room, uint64_t valid) {
   return 4 * room <= (valid == ~uint64_t{0} ? kFolioObjects : popcount(valid));
 }
-inline Fullness fullness_of(uint64_t word, uint64_t valid) {
+// Of a word that is not full.
+inline Fullness fullness_below_full(uint64_t word, uint64_t valid) {
   if (word == 0) return kEmpty;
-  if (word == valid) return kFull;
   return is_nearly_full(popcount(valid & ~word), valid) ? kNearlyFull : kPartlyFull;
 }
-
-// The class that a folio enters by a give, from word `before` to `left`; kFull if its class stays. (Two calls of
-// fullness_of in its place were a third of the cost of a free in random order.)
-inline Fullness class_entered(uint64_t before, uint64_t left, uint64_t valid) {
-  if (left == before) return kFull;
-  if (left == 0) return kEmpty;
-  const uint64_t given = before ^ left;
-  const unsigned room = popcount(valid & ~left), had = room - ((given & (given - 1)) == 0 ? 1 : popcount(given));
-  if (!is_nearly_full(room, valid)) return had == 0 || is_nearly_full(had, valid) ? kPartlyFull : kFull;
-  return had == 0 ? kNearlyFull : kFull;
+inline Fullness fullness_of(uint64_t word, uint64_t valid) {
+  return word == valid && word != 0 ? kFull : fullness_below_full(word, valid);
 }
 
 // A fourth hint for chunks: some free page may be resident (purge.h).

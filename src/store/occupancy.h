@@ -60,10 +60,10 @@ FOLIO_INLINE Cleared clear_bits(Descriptor& d, const BinInfo& info, unsigned fol
   // [hint] seq_cst: before the hints are read.
   const uint64_t before = d.occupancy(info, folio).fetch_and(~mask, order::seq_cst);
   const uint64_t left = before & ~mask, valid = valid_in(info, folio);
-  // A folio that had room before and is not empty now can only have become partly full.
+  // A folio with room has a hint raised in its class, or somebody raises it now.
   if (left == 0 || before == valid || !is_raised(d, info, folio, kPartlyFull)) {
-    const Fullness entered = class_entered(before, left, valid);
-    if (entered != kFull) raise_folio(d, folio, entered);
+    const Fullness now = fullness_below_full(left, valid);
+    if (now == kEmpty || !is_raised(d, info, folio, now)) raise_folio(d, folio, now);
   }
   return {before & mask, left};
 }
