@@ -5,7 +5,7 @@
 #include "config/options.h"
 #include "os/os.h"
 #include "space/metadata.h"
-#include "store/bin.h"
+#include "store/give.h"
 #include "sync/relaxed.h"
 
 namespace folio {

@@ -3,7 +3,7 @@
 
 #include "cache/shards.h"
 #include "space/metadata.h"
-#include "store/bin.h"
+#include "store/give.h"
 
 namespace folio {
 

@@ -15,7 +15,7 @@
 #include "insight/guards.h"
 #include "space/huge.h"
 #include "space/large.h"
-#include "store/bin.h"
+#include "store/give.h"
 #include "store/misuse.h"
 #include "store/occupancy.h"
 #include "store/watch.h"

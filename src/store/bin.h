@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "store/give.h"
 #include "store/occupancy.h"
 
 namespace folio {
@@ -24,21 +25,5 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
 // for want of memory.
 unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero = nullptr,
                                      bool* refused = nullptr);
-
-// Gives up to kMagazineObjects objects of `bin` back, each to the store that it came from; those of one folio by one
-// fetch_and. Reports misuse in the name of `function`.
-void give_objects(BinId bin, void* const* objects, unsigned count, const char* function);
-
-// Gives back `n` lists of up to kMagazineObjects objects each. Together, because each folio of a small heap that is
-// freed in random order has objects in most magazines.
-struct ObjectList {
-  void* const* objects;
-  unsigned count;
-};
-inline constexpr unsigned kGiveListsMost = 4;
-void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function);
-
-// Gives one object back, in 160 instructions less than give_objects.
-void give_object(BinId bin, void* object, const char* function);
 
 }  // namespace folio

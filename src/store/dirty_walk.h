@@ -44,9 +44,9 @@ bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, V
   return true;
 }
 
-// Calls visit(descriptor, &again) for chunks of all bins until that returns false; from where the last walk of the round
-// ended, or from its last chunk if `again` was set. With `around` goes on from the last bin's last chunk to the first, up
-// to where it began. Returns whether the last bin's last chunk was reached.
+// Calls visit(descriptor, &again) for chunks of all bins until that returns false; from where the last walk of the
+// round ended, or from its last chunk if `again` was set. With `around` goes on from the last bin's last chunk to the
+// first, up to where it began. Returns whether the last bin's last chunk was reached.
 template <class Visit>
 bool walk_dirty(Store& store, ChunkRound& round, bool around, Visit&& visit) {
   const uint64_t at = round.at.load(order::relaxed);  // relaxed: a starting point

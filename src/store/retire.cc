@@ -82,17 +82,22 @@ bool retire(Descriptor& d) {
   return true;
 }
 
-// Whether at least half of the chunk is resident, and all that is resident looks free: a few cache lines tell.
+// Whether at least half of the chunk is resident, in so few rows that objects of any size find room, and all that is
+// resident looks free: a few cache lines tell.
 bool looks_worth_inheriting(Descriptor& d) {
+  constexpr unsigned kRowsMost = 16;
   const ChunkPages chunk(d);
-  unsigned there = 0;
+  unsigned there = 0, rows = 0;
+  uint64_t before = 0;  // bit 0: the page below is resident
   bool all = true;
   visit_words_of(chunk.in_use(), [&](unsigned w, uint64_t mask) {
     const uint64_t resident = d.resident(w).load(order::relaxed) & mask;     // relaxed: a guess, the claim decides
     all = all && (resident & ~d.dirty(w).load(order::relaxed) & mask) == 0;  // relaxed: as above
     there += popcount(resident);
+    rows += popcount(resident & ~(resident << 1 | before));
+    before = resident >> 63;
   });
-  return all && there >= chunk.count() / 2;
+  return all && there >= chunk.count() / 2 && rows <= kRowsMost;
 }
 
 Backing backing_of_next(Backing backing) {
@@ -145,7 +150,7 @@ bool renew(Descriptor& d) {
   return true;
 }
 
-Inherited inherit_chunk(Store& store) {
+Inherited inherit_chunk(Store& store, BinId bin) {
   constexpr unsigned kLooksMost = 32;  // a few cache misses each
   Inherited from;
   const int64_t dirty = page_counts.dirty.get() - page_counts.dirty_large.get();
@@ -154,7 +159,7 @@ Inherited inherit_chunk(Store& store) {
   if (dirty <= options.dirty_floor << 20 || dirty < store.inherit_from.get()) return from;
   unsigned looks = 0;
   walk_dirty(store, store.inherited_to, true,
-             [&](Descriptor& d, bool*) { return !inherit(d, &from) && ++looks < kLooksMost; });
+             [&](Descriptor& d, bool*) { return (d.bin == bin || !inherit(d, &from)) && ++looks < kLooksMost; });
   if (from.chunk == nullptr) store.inherit_from.set(more);
   return from;
 }

@@ -4,15 +4,15 @@
 // mappings can have it. Otherwise an empty chunk costs nothing, as its pages are purged.
 //
 // Where more is free than may stay anyway, another bin that needs a chunk inherits it, with its pages as they are: that
-// costs no page fault, and memory does not grow. (Phases of 50 MiB of one size each, all freed in between:
-// FIGURES)
+// costs no page fault, and memory does not grow. (Four threads that fill and free 60 MiB each, of sizes up to 250
+// and up to 2000 bytes by turns: 0.88 of the time in 0.87 of the memory.)
 //
 //   claim   marks the chunk's commit word busy, so that nobody commits in it any more; then takes all objects. Both for
 //           good: a thread that still has the descriptor finds no room in it.
 //   leave   purges the pages; clears the entries in the descriptor map and the chunk table.
 //   keep    pushes the descriptor to a list of its hint block.
-//   return  gives the address space back to where it came from. (A chunk that is inherited does not leave, its pages'
-//           marks move to the new descriptor, and nothing is returned.)
+//   return  gives the address space back to where it came from. (Of a chunk that is inherited the pages stay, as
+//           their marks move to the new descriptor, and nothing is returned.)
 //
 // A retired descriptor waits for a chunk of the same bin at the same place. So a thread that still has it is never led
 // to another place; and a program that fills its address space with one size and another by turns needs no new
@@ -44,9 +44,9 @@ struct Inherited {
   uint8_t forks_before = 0;
 };
 
-// Takes a chunk of another bin of which nothing is taken and at least half is resident. Its `chunk` is null if none is
+// For the bin: takes a chunk of another one of which nothing is taken and at least half is resident. Its `chunk` is null if none is
 // found among the next few, or if no more is free than may stay anyway.
-Inherited inherit_chunk(Store& store);
+Inherited inherit_chunk(Store& store, BinId bin);
 // Before the chunk is published: notes what its new descriptor has of pages.
 void settle_in(Descriptor& d, const Inherited& from);
 

@@ -202,48 +202,6 @@ TEST(Bin, InOpenChunksOpensNone) {
   for (void*& object : objects) give_objects(bin, &object, 1, "test");
 }
 
-TEST(Bin, GivesObjectsOfManyFoliosAndChunksInOneCall) {
-  for (const BinId bin : {bin_of(8), bin64, bin_of(3000), bin_of(30 * kKiB)}) {
-    std::vector<void*> objects;
-    while (objects.size() < 62 * 4) {
-      void* some[62];
-      const unsigned got = take_objects(process_store, bin, some, 62);
-      ASSERT_GE(got, 1u);
-      objects.insert(objects.end(), some, some + got);
-    }
-    std::shuffle(objects.begin(), objects.end(), std::mt19937(5));
-    for (size_t i = 0; i < objects.size(); i += 62) {
-      give_objects(bin, &objects[i], static_cast<unsigned>(std::min<size_t>(62, objects.size() - i)), "test");
-    }
-    for (void* object : objects) EXPECT_FALSE(place_of(object).taken());
-    EXPECT_TRUE(check_bin(process_store, bin));
-  }
-}
-
-TEST(Bin, GivesRowsOfNeighboursUpAndDown) {
-  for (const BinId bin : {bin_of(8), bin64, bin_of(100), bin_of(5000)}) {
-    const uint64_t before = taken_objects(bin);
-    std::vector<void*> objects(2 * info_of(bin).objects + 200);  // over the ends of folios and chunks
-    for (size_t at = 0; at < objects.size();) {
-      at += take_objects(process_store, bin, &objects[at],
-                         static_cast<unsigned>(std::min<size_t>(64, objects.size() - at)));
-    }
-    std::sort(objects.begin(), objects.end());
-    std::mt19937 random(5);
-    uint64_t left = before + objects.size();
-    for (size_t at = 0; at < objects.size();) {
-      const size_t n = std::min<size_t>(1 + random() % 64, objects.size() - at);
-      if (random() % 2 == 0) std::reverse(&objects[at], &objects[at] + n);
-      if (random() % 4 == 0) std::swap(objects[at], objects[at + n / 2]);
-      give_objects(bin, &objects[at], static_cast<unsigned>(n), "test");
-      at += n;
-      left -= n;
-      ASSERT_EQ(taken_objects(bin), left) << "bin " << index(bin);
-    }
-    EXPECT_TRUE(check_bin(process_store, bin));
-  }
-}
-
 TEST(Bin, PlaceOfFindsTheObjectOfEveryAddress) {
   for (const BinId bin : all_bins()) {
     Taken taken(bin);
@@ -554,37 +512,3 @@ TEST_F(CheckBin, SeesEachInvariantBroken) {
 }
 
 }  // namespace
-
-// Objects of several magazines at once, of few folios or of many, in order or not: what goes back is what was given,
-// and the account of pages is exact.
-TEST(Bin, ListsGoBackTogether) {
-  std::mt19937 random(7);
-  for (const BinId bin : {bin_of(16), bin64, bin_of(100), bin_of(400), bin_of(3000)}) {
-    std::vector<void*> objects(6000);
-    for (void*& object : objects) ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
-    for (const bool shuffled : {false, true}) {
-      if (shuffled) std::shuffle(objects.begin(), objects.end(), random);
-      for (unsigned lists = 1; lists <= kGiveListsMost; ++lists) {
-        ObjectList each[kGiveListsMost];
-        std::vector<void*> given;
-        for (unsigned i = 0; i < lists; ++i) {
-          const unsigned n = 1 + static_cast<unsigned>(random() % kMagazineObjects);
-          given.insert(given.end(), objects.end() - n, objects.end());
-          objects.resize(objects.size() - n);
-        }
-        size_t at = 0;
-        for (unsigned i = 0; i < lists; ++i) {
-          const size_t n = i + 1 == lists ? given.size() - at : std::min<size_t>(given.size() - at, 1 + random() % 40);
-          each[i] = {given.data() + at, static_cast<unsigned>(std::min<size_t>(n, kMagazineObjects))};
-          at += each[i].count;
-        }
-        give_lists(bin, each, lists, "test");
-        for (size_t i = 0; i < given.size(); ++i) ASSERT_EQ(place_of(given[i]).taken(), i >= at) << i;
-        objects.insert(objects.end(), given.begin() + static_cast<ptrdiff_t>(at), given.end());
-        for (void* object : objects) ASSERT_TRUE(place_of(object).taken());
-        ASSERT_TRUE(check_bin(process_store, bin));
-      }
-    }
-    for (void*& object : objects) give_objects(bin, &object, 1, "test");
-  }
-}

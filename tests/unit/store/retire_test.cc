@@ -238,6 +238,27 @@ TEST(Inherit, OnlyWhereNothingIsTakenAndHalfIsResident) {
   });
 }
 
+// Every other page is resident: no object of a page or more would be.
+TEST(Inherit, NotWhereHolesAreEverywhere) {
+  EXPECT_IN_CHILD([] {
+    const BinId bin = bin_of(4096);
+    const auto left = leave_chunks(bin, 4);
+    auto objects = take(bin, left.size());
+    std::sort(objects.begin(), objects.end());
+    std::vector<void*> even, odd;
+    for (size_t i = 0; i < objects.size(); ++i) (i % 2 == 0 ? even : odd).push_back(objects[i]);
+    give(bin, odd);
+    purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
+    give(bin, even);
+    for (const size_t size : {size_t{32} * kKiB, size_t{5000}, size_t{100}}) {
+      const auto got = take(bin_of(size), 100);
+      ASSERT_EQ(got.size(), 100u);
+      EXPECT_FALSE(is_among(got[0], left)) << size;
+      EXPECT_TRUE(check_bin(process_store, bin_of(size)));
+    }
+  });
+}
+
 TEST(Inherit, NotOfWhatMayStay) {
   EXPECT_IN_CHILD([] {
     const auto left = leave_chunks(bin_of(3000), 3);
