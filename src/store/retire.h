@@ -44,8 +44,8 @@ struct Inherited {
   uint8_t forks_before = 0;
 };
 
-// For the bin: takes a chunk of another one of which nothing is taken and at least half is resident. Its `chunk` is null if none is
-// found among the next few, or if no more is free than may stay anyway.
+// For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows. Its
+// `chunk` is null if none is found among the next few, or if no more is free than may stay anyway.
 Inherited inherit_chunk(Store& store, BinId bin);
 // Before the chunk is published: notes what its new descriptor has of pages.
 void settle_in(Descriptor& d, const Inherited& from);

@@ -340,8 +340,7 @@ TEST(Residency, HugePagesStayAdvisedUntilAPurge) {
   });
 }
 
-// So that mappings do not run out.
-TEST(Residency, NoNewHugePagesAfterSoManyRuns) {
+TEST(Residency, NoNewHugePagesAfterSoManyRuns) {  // so that mappings do not run out
   EXPECT_IN_FRESH_HEAP([] {
     runs_begun.set(kRunsMost);
     const BinId bin = bin_of(64);
