@@ -115,13 +115,16 @@ unsigned take_resident_in(Descriptor& d, unsigned folio, void** objects, unsigne
 unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
   const ChunkPages chunk(d);
   unsigned got = 0, folio = 0;
-  for (unsigned page = next_dirty(d, 0); page < kPageWords * 64 && got < want; page = next_dirty(d, page + 1)) {
+  for (unsigned page = next_dirty(d, 0); page < kPageWords * 64 && got < want;) {
     const Objects on = chunk.on({page, page + 1});
     if (folio < on.first / kFolioObjects) folio = on.first / kFolioObjects;
-    // Each folio once, though it may have more than one such page.
     for (; folio * kFolioObjects < on.end && got < want; ++folio) {
       got += take_resident_in(d, folio, objects + got, want - got);
     }
+    // Each folio once, though it may have more than one such page.
+    if (folio == d.info().folios) break;
+    const unsigned next = chunk.of(folio * kFolioObjects).first;
+    page = next_dirty(d, next > page ? next : page + 1);
   }
   return got;
 }
