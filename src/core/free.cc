@@ -142,8 +142,8 @@ bool find_extent_slow(const void* object, const char* function, Extent* extent) 
 
 void release_sized_slow(void* object, size_t size, const char* function) noexcept {
   if (object == nullptr) return;
-  // The front is closed, and only sent the call here.
-  if (size <= kSmallTableMost && kSizes.small_cursor[size] == cursor_offset_at(object))
+  // The front is closed, or the chunk is watched, and that alone sent the call here.
+  if (size <= kSmallTableMost && kSizes.small_cursor[size] == chunk_code(object) * kCursorBytes)
     return release(object, function);
   Extent extent;
   if (!find_extent(object, function, &extent)) return;
