@@ -218,8 +218,8 @@ bool open_chunk(Store& store, BinId bin, const Inherited& from) {
   bool renewed = false;
   Descriptor* d = describe(store, chunk, bin, &renewed);
   if (d == nullptr) {
-    if (inherits) purge_pages(chunk, kChunkBytes);
-    return_chunk(chunk);
+    // What the kernel does not purge, as it does not locked pages, is lost: a chunk that is returned reads as zero.
+    if (!inherits || purge_pages(chunk, kChunkBytes)) return_chunk(chunk);
     return false;
   }
   d->set_backing(Backing::kSmall, forks.get());

@@ -48,11 +48,16 @@ bool is_dense(Descriptor& d) {
   return spare <= pages.count() >> kSpareShift;
 }
 
+// With the commit word busy, so that the chunk does not leave its bin meanwhile: its marks would count for nobody.
 bool collapse_chunk(Descriptor& d) {
-  if (commit_chunk(d) != Commit::kDone || !os::collapse(d.chunk(), kChunkBytes)) return false;
-  d.set_backing(Backing::kHuge);
-  note_whole(d);
-  return true;
+  if (commit_chunk(d) != Commit::kDone || !close_commit(d)) return false;
+  const bool collapsed = os::collapse(d.chunk(), kChunkBytes);
+  if (collapsed) {
+    d.set_backing(Backing::kHuge);
+    note_whole(d);
+  }
+  open_commit(d);
+  return collapsed;
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include "os/os.h"
 #include "store/bin.h"
 #include "store/check.h"
+#include "store/commit.h"
 #include "store/occupancy.h"
 #include "store/purge.h"
 #include "store/residency.h"
@@ -105,6 +106,23 @@ TEST(Collapse, NotWhatHasRoom) {
     collapse_all();
     EXPECT_EQ(huge_bytes(chunk_start(objects.front())), 0u);
     EXPECT_TRUE(check_bin(process_store, bin));
+  });
+}
+
+// Its commit word is closed then.
+TEST(Collapse, NotAChunkThatLeavesItsBin) {
+  EXPECT_IN_CHILD([] {
+    const auto objects = take(info_of(bin).objects);
+    Descriptor& d = *place_of(objects.front()).descriptor;
+    ASSERT_EQ(commit_chunk(d), Commit::kDone);
+    ASSERT_TRUE(close_commit(d));
+    const PageDelta delta;
+    EXPECT_EQ(collapse_all(), 0u);
+    EXPECT_EQ(delta.resident(), 0);
+    open_commit(d);
+    EXPECT_EQ(collapse_all(), 1u);
+    EXPECT_TRUE(close_commit(d)) << "it is open again";
+    open_commit(d);
   });
 }
 

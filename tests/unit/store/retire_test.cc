@@ -1,6 +1,8 @@
 #include "store/retire.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <atomic>
@@ -265,6 +267,28 @@ TEST(Inherit, NotOfWhatMayStay) {
     options.dirty_floor = 8;
     EXPECT_FALSE(is_among(take(bin_of(100), 1)[0], left));
   });
+}
+
+// Without memory for a descriptor the chunk goes back where it came from, purged. What the kernel does not purge is lost,
+// as the next one to get it would take it for zero.
+TEST(Inherit, WithoutMetadataNothingIsHandedOnUnpurged) {
+  for (const bool locked : {false, true}) {
+    const int result = in_child([&] {
+      const BinId bin = bin_of(3000);
+      const auto left = leave_chunks(bin, 1);
+      if (locked && mlock(left[left.size() / 2], 1) != 0) return kCannot;
+      if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
+      while (metadata_alloc(64) != nullptr) {
+      }
+      const size_t chunks = chunks_in_use();
+      void* object = nullptr;
+      if (take_objects(process_store, bin_of(16), &object, 1) != 0 && is_among(object, left)) return kFailed;
+      if (chunks_of(bin) != 0) return kFailed;
+      return chunks_in_use() == chunks - (locked ? 0 : 1) ? kPassed : kFailed;
+    });
+    if (result == kCannot) GTEST_SKIP() << "no memory may be locked here, or no call refused";
+    EXPECT_EQ(result, kPassed) << locked;
+  }
 }
 
 // By turns a chunk is one bin's and another's: no new descriptor for each turn.
