@@ -123,7 +123,7 @@ bool inherit(Descriptor& d, Inherited* from) {
 }  // namespace
 
 // Takes the whole list and puts the rest back, so that no link changes while a thread reads it. A thread that finds the
-// list empty meanwhile makes a new descriptor.
+// list empty meanwhile makes a new descriptor, and then the place has two.
 Descriptor* take_retired(HintBlock& block, const char* chunk) {
   Atomic<Descriptor*>& list = list_of(block, window_slot(chunk));
   if (list.load(order::relaxed) == nullptr) return nullptr;  // relaxed: a glance
@@ -131,7 +131,7 @@ Descriptor* take_retired(HintBlock& block, const char* chunk) {
   // [descriptor] acquire: pairs with keep.
   for (Descriptor *d = list.exchange(nullptr, order::acquire), *next; d != nullptr; d = next) {
     next = d->retired;
-    if (d->chunk() == chunk) {
+    if (found == nullptr && d->chunk() == chunk) {
       found = d;
     } else {
       keep(*d);
@@ -150,17 +150,23 @@ bool renew(Descriptor& d) {
   return true;
 }
 
-Inherited inherit_chunk(Store& store, BinId bin) {
-  constexpr unsigned kLooksMost = 32;  // a few cache misses each
-  Inherited from;
+bool may_inherit(Store& store) {
   const int64_t dirty = page_counts.dirty.get() - page_counts.dirty_large.get();
   const int64_t more = dirty + static_cast<int64_t>(kChunkBytes);
   if (more < store.inherit_from.get()) store.inherit_from.set(more);
-  if (dirty <= options.dirty_floor << 20 || dirty < store.inherit_from.get()) return from;
+  return dirty > options.dirty_floor << 20 && dirty >= store.inherit_from.get();
+}
+
+Inherited inherit_chunk(Store& store, BinId bin) {
+  constexpr unsigned kLooksMost = 32;  // a few cache misses each
+  Inherited from;
   unsigned looks = 0;
   walk_dirty(store, store.inherited_to, true,
              [&](Descriptor& d, bool*) { return (d.bin == bin || !inherit(d, &from)) && ++looks < kLooksMost; });
-  if (from.chunk == nullptr) store.inherit_from.set(more);
+  if (from.chunk == nullptr) {
+    const int64_t dirty = page_counts.dirty.get() - page_counts.dirty_large.get();
+    store.inherit_from.set(dirty + static_cast<int64_t>(kChunkBytes));
+  }
   return from;
 }
 

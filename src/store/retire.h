@@ -44,6 +44,8 @@ struct Inherited {
   uint8_t forks_before = 0;
 };
 
+// Whether more is free than may stay anyway, and there was no search in vain just now.
+bool may_inherit(Store& store);
 // For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows. Its
 // `chunk` is null if none is found among the next few, or if no more is free than may stay anyway.
 Inherited inherit_chunk(Store& store, BinId bin);

@@ -28,6 +28,8 @@ struct alignas(64) Bin {
   Atomic<bool> refused;    // the kernel has refused to purge some page
   Hint<unsigned> watched;  // frees watched so far; of simultaneous ones it may miss some
   AdvisedRuns advised;     // to be huge pages
+  // The chunk that was inherited last, to be used up before another is.
+  Atomic<Descriptor*> inherited;
 };
 
 // Where collapse (collapse.h) goes on; touched by one thread at a time, the housekeeper as a rule.

@@ -224,26 +224,30 @@ TEST(ExploreRetire, AgainstTakeAndGive) {
   given.expect_sound("retire; give the last; take");
 }
 
-// The next take of the other bin inherits the chunk.
+// The next take of the other bin, which has a full chunk, inherits the first one's.
 TEST(ExploreRetire, Inherit) {
   const auto floor = options.dirty_floor;
   options.dirty_floor = 0;
   ChunkScenario taken;
+  taken.open(taken.other, 1, info_of(taken.other).objects);
   taken.open(taken.bin, 1, 0, false);
   taken.plan.threads = {taken.take(taken.other, 1), taken.take(taken.bin, 1)};
   taken.expect_sound("inherit; take");
   ChunkScenario given;
   given.open(given.bin, 1, 1, false);
+  given.open(given.other, 1, info_of(given.other).objects, false);
   given.plan.threads = {ChunkScenario::both(given.give(0, 1), given.take(given.other, 1)), given.take(given.bin, 1)};
   given.expect_sound("give the last, inherit; take");
   ChunkScenario purged;
+  purged.open(purged.other, 1, info_of(purged.other).objects);
   purged.open(purged.bin, 1, 0, false);
   purged.plan.threads = {purged.take(purged.other, 1), ChunkScenario::purge()};
   purged.expect_sound("inherit; purge");
   ChunkScenario twice;
+  twice.open(twice.other, 1, info_of(twice.other).objects);
   twice.open(twice.bin, 1, 0, false);
-  twice.plan.threads = {twice.take(twice.other, 1), twice.take(bin_for(8192), 1)};
-  twice.expect_sound("inherit; another bin inherits");
+  twice.plan.threads = {twice.take(twice.other, 1), twice.take(twice.other, 1)};
+  twice.expect_sound("inherit; inherit");
   options.dirty_floor = floor;
 }
 
