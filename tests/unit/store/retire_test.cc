@@ -301,8 +301,8 @@ TEST(Inherit, NotOfWhatMayStay) {
   });
 }
 
-// Without memory for a descriptor the chunk goes back where it came from, purged. What the kernel does not purge is lost,
-// as the next one to get it would take it for zero.
+// Without memory for a descriptor the chunk goes back where it came from, purged. What the kernel does not purge is
+// lost, as the next one to get it would take it for zero.
 TEST(Inherit, WithoutMetadataNothingIsHandedOnUnpurged) {
   for (const bool locked : {false, true}) {
     const int result = in_child([&] {
