@@ -54,7 +54,7 @@ struct HintBlock {
   BinId bin;
   Word summary[kChunkHints];
   Word chunks[kChunkHints][kWindowChunks / 64];
-  Word opened[kWindowChunks / 64];                  // where the bin has a chunk, or had one
+  Word opened[kWindowChunks / 64];                  // where the bin has a chunk
   Atomic<Descriptor*> retired[kWindowChunks / 64];  // lists of descriptors of retired chunks
 };
 

@@ -63,6 +63,9 @@ void keep(Descriptor& d) {
 
 // A claimed chunk leaves its bin.
 void leave(Descriptor& d) {
+  const unsigned slot = window_slot(d.first);
+  // Relaxed: an index. Before the place can be opened again.
+  d.block->opened[slot / 64].fetch_and(~(uint64_t{1} << slot % 64), order::relaxed);
   d.block->home->chunks.sub(1);
   set_chunk(d.block->window, d.chunk(), nullptr, index(BinId::kNone));
   keep(d);
