@@ -7,7 +7,8 @@
 // Beside it, for slow paths, the descriptor map: from a chunk's number to its descriptor, two levels.
 //
 // Who may touch it: whoever opens a chunk or a huge object writes its entries before any of its addresses are handed
-// out; everybody reads. A bin's entry changes once at most, from watched to ordinary (store/watch.h).
+// out; everybody reads. A bin's entry changes from watched to ordinary (store/watch.h),
+// and when the chunk leaves its bin (store/retire.h), as nobody has an object of it then.
 #pragma once
 
 #include <stddef.h>

@@ -1,8 +1,9 @@
 // Takes objects out of folios, and opens a chunk when no folio has room.
 //
-//   take_objects -> take_objects_in_open_chunks -> take_from_chunk -> take_from_folio
-//                -> open_chunk
-//   take_from_folio -> commit_objects, set_bits (occupancy), note_taken (residency)
+//   take_objects -> take_inherited, take_warm, take_cold -> take_from_chunk -> take_from_folio
+//                                                        -> take_resident_of -> take_resident_in
+//                -> inherit (retire), open_chunk
+//   take_from_folio, take_resident_in -> set_bits (occupancy), note_taken (residency)
 #include "store/bin.h"
 
 #include "config/options.h"
@@ -129,25 +130,38 @@ unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
   return got;
 }
 
+// Where takes of one call put what they get.
+struct Taking {
+  void** objects;
+  unsigned want;
+  bool *zero, *refused;  // may be null
+  unsigned got = 0;
+
+  bool done() const { return got == want; }
+  void add_resident(unsigned more) {
+    if (got == 0 && more != 0 && zero != nullptr) *zero = false;
+    got += more;
+  }
+};
+
 // Takes resident objects before any that would fault. Of objects of a page and more, whatever folio they are in: they
 // are purged one by one. Of smaller ones once no folio in use has room. (Without it super server takes 1.36 (1.20 to
 // 1.66) times the memory.)
-unsigned take_resident(HintBlock* blocks, void** objects, unsigned want) {
+void take_resident(HintBlock* blocks, Taking& t) {
   constexpr unsigned kInVainMost = 4;  // chunks whose dirty pages are all parts of objects
-  unsigned got = 0, in_vain = 0;
+  unsigned in_vain = 0;
   for (HintBlock* block = blocks; block != nullptr; block = block->next) {
     for (unsigned slot = 0; slot < kWindowChunks;) {
       Descriptor* const d = find_chunk(*block, kDirty, slot);
       if (d == nullptr) break;
-      const unsigned here = take_resident_of(*d, objects + got, want - got);
-      got += here;
-      if (got == want) return got;
+      const unsigned here = take_resident_of(*d, t.objects + t.got, t.want - t.got);
+      t.add_resident(here);
+      if (t.done()) return;
       if (here == 0) repair_dirty(*d);
-      if (here == 0 && ++in_vain == kInVainMost) return got;
+      if (here == 0 && ++in_vain == kInVainMost) return;
       slot = window_slot(d->first) + 1;
     }
   }
-  return got;
 }
 
 HintBlock* block_for(Store& store, BinId bin, Window* window) {
@@ -209,8 +223,8 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
   return d;
 }
 
-// Opens a chunk. Its hint publishes it: a thread that stops for ever before raise_new_chunk loses the chunk's address
-// space and nothing else.
+// Opens a chunk: a new one, or one that was inherited. Its hint publishes it: a thread that stops for ever before
+// raise_new_chunk loses the chunk's address space, and the pages that it inherited. Null if there is no memory.
 Descriptor* open_chunk(Store& store, BinId bin, const Inherited& from) {
   const bool inherits = from.chunk != nullptr, whole = !inherits && comes_whole(store.of(bin).chunks.get());
   char* const chunk = inherits ? from.chunk : acquire_chunk();
@@ -244,24 +258,6 @@ Descriptor* open_chunk(Store& store, BinId bin, const Inherited& from) {
   }
   raise_new_chunk(*d);
   return d;
-}
-
-// Where takes of one call put what they get.
-struct Taking {
-  void** objects;
-  unsigned want;
-  bool *zero, *refused;  // may be null
-  unsigned got = 0;
-
-  bool done() const { return got == want; }
-  void add_resident(unsigned more) {
-    if (got == 0 && more != 0 && zero != nullptr) *zero = false;
-    got += more;
-  }
-};
-
-void take_resident(HintBlock* blocks, Taking& t) {
-  t.add_resident(take_resident(blocks, t.objects + t.got, t.want - t.got));
 }
 
 // From the chunk that the bin has inherited last: a walk for resident objects may give up before it comes there.

@@ -3,6 +3,7 @@
 
 #include "os/os.h"
 #include "space/pages.h"
+#include "store/commit.h"
 #include "store/dirty_walk.h"
 #include "store/occupancy.h"
 #include "store/residency.h"
@@ -72,14 +73,22 @@ bool complete(Descriptor& d, Choice* choice) {
   return true;
 }
 
-// Adds resident pages before the first object and behind the last one: a huge page brought them.
-void add_outside(Descriptor& d, Choice* choice) {
+// Adds resident pages before the first object and behind the last one: a huge page brought them. No claim of an object
+// holds the chunk in its bin for these, and in another one objects may lie there. So its commit word does, which
+// the caller opens again. Returns whether there are any.
+bool add_outside(Descriptor& d, Choice* choice) {
   const ChunkPages chunk(d);
-  const auto add = [&](unsigned w, uint64_t mask) {
-    choice->words[w] |= mask & d.resident(w).load(order::relaxed);  // relaxed: no object is there
+  const auto visit = [&](auto&& each) {
+    visit_words_of(Pages{0, chunk.in_use().first}, each);
+    visit_words_of(Pages{chunk.in_use().end, chunk.count()}, each);
   };
-  visit_words_of(Pages{0, chunk.in_use().first}, add);
-  visit_words_of(Pages{chunk.in_use().end, chunk.count()}, add);
+  uint64_t any = 0;
+  // Relaxed: a glance.
+  visit([&](unsigned w, uint64_t mask) { any |= mask & d.resident(w).load(order::relaxed); });
+  if (any == 0 || !close_commit(d)) return false;
+  // Relaxed: no object is there, and the chunk stays.
+  visit([&](unsigned w, uint64_t mask) { choice->words[w] |= mask & d.resident(w).load(order::relaxed); });
+  return true;
 }
 
 }  // namespace
@@ -211,7 +220,7 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
   const bool breaks_up = one_page && which == PurgeWhich::kAged && worth_shift > kBreakShift;
   const unsigned worth = breaks_up ? kBreakShift : worth_shift;
   const bool spare = choice.count < least_worth(d, worth);
-  if (choice.count != 0 || !one_page) add_outside(d, &choice);
+  const bool outside = (choice.count != 0 || !one_page) && add_outside(d, &choice);
   // A whole chunk goes as one run: a purge of a part would make the kernel split a huge page.
   const bool whole = choice.count != 0 && comes_huge(d) && complete(d, &choice);
   const unsigned run_most = one_page || whole ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
@@ -224,6 +233,7 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
     run = next_run(choice, run.end, run_most);
   }
   batch.purge();
+  if (outside) open_commit(d);
   *refused = batch.refused();
   return batch.bytes();
 }

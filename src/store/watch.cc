@@ -16,9 +16,10 @@ void watch_free(Store& store, BinId bin, const void* address) {
   Hint<unsigned>& mine = store.of(bin).watched;
   mine.set(mine.get() + 1);
   store.watched.set(store.watched.get() + 1);
-  // Relaxed: any value that the entry has had leads to the bin.
-  if (!watch_wanted(store, bin))
-    chunk_entry(address).store(static_cast<uint16_t>(index(bin) * kCursorBytes), order::relaxed);
+  if (watch_wanted(store, bin)) return;
+  // Relaxed: either value leads to the bin. Not a store: since the free the chunk may have left its bin.
+  auto watched = static_cast<uint16_t>((kCodeWatched + index(bin)) * kCursorBytes);
+  chunk_entry(address).compare_exchange(watched, static_cast<uint16_t>(index(bin) * kCursorBytes), order::relaxed);
 }
 
 }  // namespace folio

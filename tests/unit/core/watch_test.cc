@@ -120,4 +120,21 @@ TEST_F(Watch, OffByTheOption) {
   free_object(object);
 }
 
+// Between a free and its count the chunk may leave its bin (store/retire.h): another bin has it by then.
+TEST_F(Watch, AnEntryThatIsAnotherBinsStays) {
+  void* const object = alloc(100);
+  ASSERT_TRUE(is_watched(object));
+  const uint16_t mine = chunk_entry(object).load(order::relaxed);
+  const auto others = static_cast<uint16_t>(index(bin_of(3000)) * kCursorBytes);
+  chunk_entry(object).store(others, order::relaxed);
+  options.watch = 0;
+  watch_free(process_store, bin_of(100), object);
+  EXPECT_EQ(chunk_entry(object).load(order::relaxed), others);
+  chunk_entry(object).store(mine, order::relaxed);
+  watch_free(process_store, bin_of(100), object);
+  EXPECT_FALSE(is_watched(object));
+  EXPECT_EQ(chunk_code(object), index(bin_of(100)));
+  EXPECT_EQ(freed(object), "");
+}
+
 }  // namespace

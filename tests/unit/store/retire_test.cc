@@ -14,6 +14,7 @@
 #include "space/metadata.h"
 #include "store/bin.h"
 #include "store/check.h"
+#include "store/commit.h"
 #include "store/occupancy.h"
 #include "store/purge.h"
 #include "store/residency.h"
@@ -322,6 +323,37 @@ TEST(Inherit, WithoutMetadataNothingIsHandedOnUnpurged) {
     if (result == kCannot) GTEST_SKIP() << "no memory may be locked here, or no call refused";
     EXPECT_EQ(result, kPassed) << locked;
   }
+}
+
+// Nobody can claim the pages before the first object and behind the last: another bin may have objects there by then.
+TEST(Retire, AChunkThatLeavesItsBinIsNotPurgedOutsideItsObjects) {
+  EXPECT_IN_CHILD([] {
+    const BinId bin = bin_of(3000);
+    std::vector<void*> objects = take(bin, size_t{2} * info_of(bin).objects);
+    std::sort(objects.begin(), objects.end());
+    const auto of = std::find_if(objects.begin(), objects.end(), [](void* o) { return chunk_start(o) + 8192 < o; });
+    ASSERT_NE(of, objects.end());
+    Descriptor& d = *place_of(*of).descriptor;
+    ASSERT_EQ(commit_chunk(d), Commit::kDone);
+    memset(d.chunk(), 7, kChunkBytes);
+    note_whole(d);
+    // All but the first object are given back, and claimed by whoever is about to take the chunk over.
+    for (void* object : objects) {
+      if (chunk_start(object) == d.chunk() && object != d.first) give_object(bin, object, "test");
+    }
+    ASSERT_TRUE(close_commit(d));
+    PageChange change;
+    ASSERT_TRUE(claim_objects(d, {1, d.info().objects}, change));
+    purge_bins(process_store, PurgeWhich::kNow, ~size_t{0});
+    EXPECT_EQ(d.chunk()[0], 7);
+    EXPECT_EQ(d.chunk()[kChunkBytes - 1], 7);
+    // Where it stays, they go.
+    release_objects(d, {1, d.info().objects}, change);
+    open_commit(d);
+    purge_bins(process_store, PurgeWhich::kNow, ~size_t{0});
+    EXPECT_EQ(d.chunk()[0], 0);
+    EXPECT_TRUE(close_commit(d)) << "the purge has opened it again";
+  });
 }
 
 // By turns a chunk is one bin's and another's: no new descriptor for each turn.
