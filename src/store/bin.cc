@@ -303,9 +303,10 @@ bool inherit(Store& store, BinId bin) {
   const Inherited from = inherit_chunk(store, bin);
   if (from.chunk == nullptr) return false;
   Descriptor* const d = open_chunk(store, bin, from);
-  if (d != nullptr)
-    store.of(bin).inherited.store(d, order::release);  // [descriptor] release: pairs with take_inherited
-  return d != nullptr;
+  if (d == nullptr) return false;
+  store.of(bin).inherited.store(d, order::release);  // [descriptor] release: pairs with take_inherited
+  give_up_chunk(store, bin);
+  return true;
 }
 
 void take_of_class(HintBlock* blocks, Fullness fullness, Taking& t) {

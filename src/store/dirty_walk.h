@@ -1,4 +1,4 @@
-// Walks over the chunks whose dirty hint is raised: a page of them may be free and resident.
+// Walks over the chunks with a raised hint; mostly the dirty one: a page of them may be free and resident.
 //
 // Any thread, any time; several walks of one round at once each go their own way, and the last one says where the next
 // begins.
@@ -20,10 +20,10 @@ struct ChunkPlace {
   static const char* chunk_at(uint64_t number) { return reinterpret_cast<const char*>(number << kChunkShift); }
 };
 
-// Calls visit(descriptor) for the bin's chunks with raised dirty hints, behind `from` and up to `last` (number 0: all),
+// Calls visit(descriptor) for the bin's chunks whose hint is raised, behind `from` and up to `last` (number 0: all),
 // until that returns false; then returns false too.
 template <class Visit>
-bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
+bool visit_hinted(Store& store, unsigned hint, unsigned bin, ChunkPlace from, ChunkPlace last, Visit&& visit) {
   // [blocks] acquire: pairs with block_for.
   HintBlock* block = store.bins[bin].blocks.load(order::acquire);
   unsigned slot = 0;
@@ -33,7 +33,7 @@ bool visit_dirty(Store& store, unsigned bin, ChunkPlace from, ChunkPlace last, V
   }
   for (; block != nullptr; block = block->next, slot = 0) {
     while (slot < kWindowChunks) {
-      Descriptor* d = find_chunk(*block, kDirty, slot);
+      Descriptor* d = find_chunk(*block, hint, slot);
       if (d == nullptr) break;
       slot = window_slot(d->first) + 1;
       if (last.is(*block) && slot > last.slot() + 1) return true;
@@ -62,14 +62,15 @@ bool walk_dirty(Store& store, ChunkRound& round, bool around, Visit&& visit) {
   };
   const auto visit_bins_below = [&](unsigned end) {
     for (; now.bin < end; now = {now.bin + 1, 0}) {
-      if (!visit_dirty(store, now.bin, now, {}, visit_one)) return false;
+      if (!visit_hinted(store, kDirty, now.bin, now, {}, visit_one)) return false;
     }
     return true;
   };
   const bool complete = visit_bins_below(kBins);
   if (complete) {
     now = {1, 0};
-    if (around && visit_bins_below(start.bin) && start.number != 0) visit_dirty(store, start.bin, {}, start, visit_one);
+    if (around && visit_bins_below(start.bin) && start.number != 0)
+      visit_hinted(store, kDirty, start.bin, {}, start, visit_one);
   }
   round.at.store(uint64_t{now.bin} << 32 | now.number, order::relaxed);  // relaxed: a starting point
   return complete;

@@ -297,7 +297,7 @@ void retry_refused(Store& store) {
 
 void age_bins(Store& store) {
   for (unsigned bin = 1; bin < kBins; ++bin) {
-    visit_dirty(store, bin, {}, {}, [](Descriptor& d) {
+    visit_hinted(store, kDirty, bin, {}, {}, [](Descriptor& d) {
       age_chunk(d);
       return true;
     });

@@ -16,6 +16,8 @@ namespace folio {
 
 namespace {
 
+constexpr unsigned kLooksMost = 32;  // at chunks, for one that fits: a few cache misses each
+
 bool peek_free(Descriptor& d) {
   for (unsigned folio = 0; folio < d.info().folios; ++folio) {
     if (d.occupancy(folio).load(order::relaxed) != 0) return false;  // relaxed: a guess, the claim decides
@@ -43,11 +45,17 @@ void clear_marks(Descriptor& d, PageChange& change, uint64_t* resident) {
   });
 }
 
-bool purge_all(Descriptor& d) {
+bool any_resident(Descriptor& d) {
   uint64_t resident = 0;
-  for (unsigned w = 0; w < kPageWords; ++w) resident |= d.resident(w).load(order::relaxed);  // relaxed: claimed
+  // Relaxed: claimed, or a guess.
+  for (unsigned w = 0; w < kPageWords; ++w) resident |= d.resident(w).load(order::relaxed);
+  return resident != 0;
+}
+
+bool purge_all(Descriptor& d) {
+  const bool any = any_resident(d);
   prepare_purge(d);
-  return resident == 0 || purge_pages(d.chunk(), kChunkBytes);
+  return !any || purge_pages(d.chunk(), kChunkBytes);
 }
 
 Atomic<Descriptor*>& list_of(HintBlock& block, unsigned slot) { return block.retired[slot / 64]; }
@@ -161,7 +169,6 @@ bool may_inherit(Store& store) {
 }
 
 Inherited inherit_chunk(Store& store, BinId bin) {
-  constexpr unsigned kLooksMost = 32;  // a few cache misses each
   Inherited from;
   unsigned looks = 0;
   walk_dirty(store, store.inherited_to, true,
@@ -171,6 +178,17 @@ Inherited inherit_chunk(Store& store, BinId bin) {
     store.inherit_from.set(dirty + static_cast<int64_t>(kChunkBytes));
   }
   return from;
+}
+
+void give_up_chunk(Store& store, BinId bin) {
+  Hint<uint64_t>& place = store.of(bin).swapped_to;
+  unsigned looks = 0;
+  uint64_t last = 0;
+  const bool complete = visit_hinted(store, kEmpty, index(bin), {index(bin), place.get()}, {}, [&](Descriptor& d) {
+    last = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
+    return (any_resident(d) || !retire(d)) && ++looks < kLooksMost;
+  });
+  place.set(complete ? 0 : last);
 }
 
 void settle_in(Descriptor& d, const Inherited& from) {

@@ -30,6 +30,7 @@ struct alignas(64) Bin {
   AdvisedRuns advised;     // to be huge pages
   // The chunk that was inherited last, to be used up before another is.
   Atomic<Descriptor*> inherited;
+  Hint<uint64_t> swapped_to;  // the number of the last chunk that was looked at to be given up for it; 0: none
 };
 
 // Where collapse (collapse.h) goes on; touched by one thread at a time, the housekeeper as a rule.

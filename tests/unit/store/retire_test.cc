@@ -310,7 +310,8 @@ TEST(Inherit, WithoutMetadataNothingIsHandedOnUnpurged) {
       const BinId bin = bin_of(3000);
       fill_chunk(bin_of(16));
       const auto left = leave_chunks(bin, 1);
-      if (locked && mlock(left[left.size() / 2], 1) != 0) return kCannot;
+      // By the call itself: sanitizers replace the function by one that does nothing.
+      if (locked && syscall(SYS_mlock, left[left.size() / 2], 1) != 0) return kCannot;
       if (!refuse_call(SYS_mprotect, ENOMEM)) return kCannot;
       while (metadata_alloc(64) != nullptr) {
       }
@@ -329,9 +330,11 @@ TEST(Inherit, WithoutMetadataNothingIsHandedOnUnpurged) {
 TEST(Retire, AChunkThatLeavesItsBinIsNotPurgedOutsideItsObjects) {
   EXPECT_IN_CHILD([] {
     const BinId bin = bin_of(3000);
-    std::vector<void*> objects = take(bin, size_t{2} * info_of(bin).objects);
-    std::sort(objects.begin(), objects.end());
-    const auto of = std::find_if(objects.begin(), objects.end(), [](void* o) { return chunk_start(o) + 8192 < o; });
+    const std::vector<void*> objects = take(bin, size_t{kColours} * info_of(bin).objects);
+    const auto of = std::find_if(objects.begin(), objects.end(), [](void* o) {
+      const Descriptor& d = *place_of(o).descriptor;
+      return d.chunk() + os::page_bytes() <= d.first;
+    });
     ASSERT_NE(of, objects.end());
     Descriptor& d = *place_of(*of).descriptor;
     ASSERT_EQ(commit_chunk(d), Commit::kDone);
@@ -376,6 +379,28 @@ TEST(Inherit, ManyTurns) {
   });
 }
 
+// Else the bin that is left would open a new chunk for each one that it has lost.
+TEST(Inherit, ABinGivesUpAColdChunkForAWarmOne) {
+  EXPECT_IN_CHILD([] {
+    const BinId bins[] = {bin_of(3000), bin_of(20000)};
+    for (const BinId bin : bins) fill_chunk(bin);
+    size_t most = 0;
+    for (unsigned turn = 0; turn < 40; ++turn) {
+      // One leaves three chunks, of which the other one inherits some, and all are purged.
+      const BinId bin = bins[turn % 2], heir = bins[1 - turn % 2];
+      leave_chunks(bin, 3);
+      const size_t before = chunks_of(bin);
+      give(heir, take(heir, size_t{2} * info_of(heir).objects));
+      ASSERT_LT(chunks_of(bin), before);
+      purge_bins(process_store, PurgeWhich::kNow, ~size_t{0});
+      for (const BinId b : bins) ASSERT_TRUE(check_bin(process_store, b));
+      if (turn == 3) most = chunks_in_use();
+    }
+    EXPECT_LE(chunks_in_use(), most);
+    EXPECT_LE(most, 2u + 3u + 3u);
+  });
+}
+
 TEST(Inherit, BesideThreadsThatTakeGiveAndPurge) {
   EXPECT_IN_CHILD([] {
     options.dirty_floor = 0;
@@ -383,7 +408,7 @@ TEST(Inherit, BesideThreadsThatTakeGiveAndPurge) {
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < 3; ++t) {
       threads.emplace_back([&, t] {
-        for (unsigned turn = 0; turn < rounds(60); ++turn) {
+        for (unsigned turn = 0; turn < rounds(120); ++turn) {
           const BinId bin = bin_of((turn + t) % 3 == 0 ? 1000 : (turn + t) % 3 == 1 ? 16000 : 48);
           const unsigned before = chunks_of(bin);
           auto objects = take(bin, info_of(bin).objects * 5 / 2);
@@ -406,8 +431,8 @@ TEST(Inherit, BesideThreadsThatTakeGiveAndPurge) {
       EXPECT_TRUE(check_bin(process_store, bin_of(size)));
     }
     EXPECT_GT(inherited, 0u);
-    // Not the sum of what each bin has had.
-    EXPECT_LT(chunks_in_use(), 60u);
+    // Not the sum of what each bin has had: three threads hold at most three chunks each, of any bin.
+    EXPECT_LT(chunks_in_use(), 40u);
   });
 }
 
