@@ -20,6 +20,12 @@ char* acquire_chunk() {
   return chunk;
 }
 
+char* acquire_resident_chunk(uint64_t resident[2]) {
+  char* const chunk = lend_resident_chunk(resident);
+  if (chunk != nullptr) in_use.add(1);
+  return chunk;
+}
+
 void return_chunk(char* chunk) {
   in_use.sub(1);
   if (!take_back_chunk(chunk)) uncarve_chunk(chunk);

@@ -5,11 +5,15 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 namespace folio {
 
 // 2 MiB of address space at a multiple of 2 MiB, to be committed before use, or null.
 char* acquire_chunk();
+
+// A chunk of what large objects have left, committed and mostly resident: large.h, lend_resident_chunk. Or null.
+char* acquire_resident_chunk(uint64_t resident[2]);
 
 // For a chunk that could not be opened, or is retired: no address of it is in use.
 void return_chunk(char* chunk);

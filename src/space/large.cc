@@ -198,28 +198,50 @@ bool large_resize(void* object, size_t size) {
   return true;
 }
 
+namespace {
+
+constexpr unsigned kLent = kChunkBytes >> kGranuleShift;
+static_assert(kLent == 2 * 64);
+
+// The caller has taken the chunk. What it has of pages counts no more, and is in `resident` from then on.
+char* lend(Field& f, unsigned from, uint64_t resident[2]) {
+  for (unsigned i = 0; i < 2; ++i) {
+    // Relaxed, both: the granules are taken.
+    resident[i] = f.resident(from / 64 + i).exchange(0, order::relaxed);
+    f.aged(from / 64 + i).store(0, order::relaxed);
+    count_dirty(-bytes_in(popcount(resident[i])), true);
+    count_resident(-bytes_in(popcount(resident[i])));
+  }
+  large_forget_huge(f, from, kLent);
+  f.entry(from).store(kEntryLent | kLent, order::relaxed);  // relaxed: for statistics
+  return granule_at(f, from);
+}
+
+}  // namespace
+
 // Out of a field of the process's.
 char* lend_chunk() {
-  constexpr unsigned kCount = kChunkBytes >> kGranuleShift;
   unsigned from;
-  Field* f = take_run(process_fields, kCount, kCount, false, &from);
+  Field* f = take_run(process_fields, kLent, kLent, false, &from);
   if (f == nullptr) return nullptr;
-  char* const chunk = granule_at(*f, from);
-  note_taken(*f, from, kCount, [](unsigned, unsigned) {});
-  large_refuse_huge(*f, from, kCount);
+  large_refuse_huge(*f, from, kLent);
   for (size_t at = 0; at < kChunkBytes; at += kPurgeRunBytes) {
-    if (purge_pages(chunk + at, kPurgeRunBytes)) continue;
-    give(*f, from, kCount);
+    if (purge_pages(granule_at(*f, from) + at, kPurgeRunBytes)) continue;
+    clear(*f, from, kLent);
     return nullptr;
   }
-  visit_words(from, kCount, [&](unsigned w, uint64_t mask, unsigned) {
-    f->resident(w).fetch_and(~mask, order::relaxed);  // relaxed: the granules are taken
-    return true;
-  });
-  count_resident(-bytes_in(kCount));
-  large_forget_huge(*f, from, kCount);
-  f->entry(from).store(kEntryLent | kCount, order::relaxed);  // relaxed: for statistics
-  return chunk;
+  uint64_t gone[2];
+  return lend(*f, from, gone);
+}
+
+char* lend_resident_chunk(uint64_t resident[2]) {
+  unsigned from;
+  Field* f = take_warm_run(process_fields, kLent, kLent, &from);
+  if (f == nullptr) return nullptr;
+  large_refuse_huge(*f, from, kLent);
+  if (commit(*f, from, kLent)) return lend(*f, from, resident);
+  clear(*f, from, kLent);
+  return nullptr;
 }
 
 // Its entries are the field's again. Looks at every field: only where address space is short.

@@ -81,6 +81,9 @@ void large_age(Fields& fields);
 // Where address space is short, a field of the process's lends a chunk to a bin. Zero-filled once it is committed; null
 // if there is none.
 char* lend_chunk();
+// The same for a chunk that is committed, and half of whose granules or more are resident: those of its words here, as
+// far as the field knows. They stay as they are, and count no more.
+char* lend_resident_chunk(uint64_t resident[2]);
 // Takes a chunk back that has no live object, no resident page, and no bin's entry any more. False if it was not lent.
 bool take_back_chunk(char* chunk);
 

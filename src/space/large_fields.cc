@@ -202,6 +202,17 @@ Field* repair_field(Fields& fields) {
 
 }  // namespace
 
+Field* take_warm_run(Fields& fields, unsigned count, unsigned step, unsigned* from) {
+  FieldPlace at{&fields.index};
+  for (unsigned i = 0; i < kGuesses; ++i) {
+    Field* const f = find_marked(Mark::kDirty, &at);
+    if (f == nullptr) break;
+    const bool warm = find_run(*f, count, step, from) && 2 * count_resident_in(*f, *from, count) >= count;
+    if (warm && set(*f, *from, count)) return f;
+  }
+  return nullptr;
+}
+
 // Runs whose pages are there come first, wherever they are. Of each kind the lowest field.
 Field* take_run(Fields& fields, unsigned count, unsigned step, bool may_open, unsigned* from) {
   if (Field* f = take_of(fields, Room::kReady, count, step, from)) return f;

@@ -10,6 +10,9 @@ namespace folio {
 // is no such run.
 Field* take_run(Fields& fields, unsigned count, unsigned step, bool may_open, unsigned* from);
 
+// The same where half of the pages or more are there. In the first fields with free ones.
+Field* take_warm_run(Fields& fields, unsigned count, unsigned step, unsigned* from);
+
 // The same among granules that are committed already: for when the kernel refuses to commit more.
 Field* take_committed_run(Fields& fields, unsigned count, unsigned step, unsigned* from);
 

@@ -2,7 +2,8 @@
 //
 //   take_objects -> take_inherited, take_warm, take_cold -> take_from_chunk -> take_from_folio
 //                                                        -> take_resident_of -> take_resident_in
-//                -> inherit (retire), open_chunk
+//                -> take_from_others -> inherit (retire)
+//                -> open_chunk
 //   take_from_folio, take_resident_in -> set_bits (occupancy), note_taken (residency)
 #include "store/bin.h"
 
@@ -296,10 +297,10 @@ bool has_full_chunk(HintBlock* blocks) {
   return false;
 }
 
-bool inherit(Store& store, BinId bin) {
+bool inherit(Store& store, BinId bin, HintBlock* blocks) {
   // One that wants a few objects would keep a whole chunk from all others. (When any bin inherited, a few objects of
   // each of forty sizes after 50 MiB of one size, and then that again, peaked at 105 MB in place of 55.)
-  if (!may_inherit(store) || !has_full_chunk(blocks_of(store, bin))) return false;
+  if (!has_full_chunk(blocks)) return false;
   const Inherited from = inherit_chunk(store, bin);
   if (from.chunk == nullptr) return false;
   Descriptor* const d = open_chunk(store, bin, from);
@@ -331,14 +332,43 @@ void take_warm(HintBlock* blocks, BinId bin, Taking& t) {
   }
   if (!t.done()) take_resident(blocks, t);
 }
-// The rest: pages that fault. Of objects of a page and more none where there were resident ones.
+// Whether the rest is worth pages that fault: of objects of a page and more not where there were resident ones.
+bool needs_cold(BinId bin, const Taking& t) { return has_pages_of_its_own(info_of(bin)) ? t.got == 0 : !t.done(); }
+
 void take_cold(HintBlock* blocks, BinId bin, Taking& t) {
+  if (!needs_cold(bin, t)) return;
   if (has_pages_of_its_own(info_of(bin))) {
-    if (t.got != 0) return;
     take_of_class(blocks, kNearlyFull, t);
     take_of_class(blocks, kPartlyFull, t);
   }
   take_of_class(blocks, kEmpty, t);
+}
+
+// From empty folios on pages that are in use, where a page has several. (Without it a bin of 16 bytes used half of each
+// page that it inherited.)
+void take_empty_on_used_pages(HintBlock* blocks, BinId bin, Taking& t) {
+  constexpr unsigned kInVainMost = 16;
+  if (size_t{info_of(bin).size} * kFolioObjects >= os::page_bytes()) return;
+  unsigned in_vain = 0;
+  for (HintBlock* block = blocks; block != nullptr; block = block->next) {
+    for (unsigned slot = 0; slot < kWindowChunks;) {
+      Descriptor* const d = find_chunk(*block, kEmpty, slot);
+      if (d == nullptr) break;
+      slot = window_slot(d->first) + 1;
+      for (int folio = 0; (folio = find_folio(*d, kEmpty, static_cast<unsigned>(folio))) >= 0; ++folio) {
+        const unsigned here = take_resident_in(*d, static_cast<unsigned>(folio), t.objects + t.got, t.want - t.got);
+        t.add_resident(here);
+        if (t.done() || (here == 0 && ++in_vain == kInVainMost)) return;
+      }
+    }
+  }
+}
+
+// What is resident in another bin, or free beyond bins, before pages that would fault.
+void take_from_others(Store& store, BinId bin, HintBlock* blocks, Taking& t) {
+  if (!needs_cold(bin, t) || !may_inherit(store)) return;
+  take_empty_on_used_pages(blocks, bin, t);
+  if (needs_cold(bin, t) && inherit(store, bin, blocks)) take_inherited(store.of(bin), t);
 }
 
 }  // namespace
@@ -382,8 +412,7 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
     HintBlock* const blocks = blocks_of(store, bin);
     take_inherited(b, t);
     take_warm(blocks, bin, t);
-    // What is resident in another bin, before pages that would fault.
-    if (t.got == 0 && inherit(store, bin)) take_inherited(b, t);
+    take_from_others(store, bin, blocks, t);
     take_cold(blocks, bin, t);
     if (t.got != 0) return t.got;
     // The search lowered stale hints and raised right ones, and this repairs others: they may show room.

@@ -5,6 +5,7 @@
 #include "config/options.h"
 #include "os/os.h"
 #include "space/chunks.h"
+#include "space/field.h"
 #include "space/pages.h"
 #include "store/commit.h"
 #include "store/dirty_walk.h"
@@ -161,23 +162,54 @@ bool renew(Descriptor& d) {
   return true;
 }
 
-bool may_inherit(Store& store) {
-  const int64_t dirty = page_counts.dirty.get() - page_counts.dirty_large.get();
+namespace {
+
+int64_t dirty_beyond_bins() { return page_counts.dirty_large.get(); }
+int64_t dirty_in_bins() { return page_counts.dirty.get() - dirty_beyond_bins(); }
+
+// Whether a look is worth it where so much is dirty. After one in vain a chunk more must be.
+bool is_worth_a_look(int64_t dirty, Hint<int64_t>& from) {
   const int64_t more = dirty + static_cast<int64_t>(kChunkBytes);
-  if (more < store.inherit_from.get()) store.inherit_from.set(more);
-  return dirty > options.dirty_floor << 20 && dirty >= store.inherit_from.get();
+  if (more < from.get()) from.set(more);
+  return dirty > options.dirty_floor << 20 && dirty >= from.get();
+}
+void was_in_vain(int64_t dirty, Hint<int64_t>& from) { from.set(dirty + static_cast<int64_t>(kChunkBytes)); }
+
+// A chunk that large objects have left.
+Inherited borrow_chunk(Store& store) {
+  Inherited from;
+  uint64_t granules[2];
+  from.chunk = acquire_resident_chunk(granules);
+  if (from.chunk == nullptr) {
+    was_in_vain(dirty_beyond_bins(), store.borrow_from);
+    return from;
+  }
+  const size_t page = os::page_bytes();
+  for (size_t at = 0; at < kChunkBytes; at += page) {
+    const size_t granule = at >> kGranuleShift;
+    from.resident[at / page / 64] |= (granules[granule / 64] >> granule % 64 & 1) << at / page % 64;
+  }
+  from.committed = kChunkBytes / kPageBytesLeast;
+  return from;
+}
+
+}  // namespace
+
+bool may_inherit(Store& store) {
+  return is_worth_a_look(dirty_in_bins(), store.inherit_from) ||
+         is_worth_a_look(dirty_beyond_bins(), store.borrow_from);
 }
 
 Inherited inherit_chunk(Store& store, BinId bin) {
   Inherited from;
-  unsigned looks = 0;
-  walk_dirty(store, store.inherited_to, true,
-             [&](Descriptor& d, bool*) { return (d.bin == bin || !inherit(d, &from)) && ++looks < kLooksMost; });
-  if (from.chunk == nullptr) {
-    const int64_t dirty = page_counts.dirty.get() - page_counts.dirty_large.get();
-    store.inherit_from.set(dirty + static_cast<int64_t>(kChunkBytes));
+  if (is_worth_a_look(dirty_in_bins(), store.inherit_from)) {
+    unsigned looks = 0;
+    walk_dirty(store, store.inherited_to, true,
+               [&](Descriptor& d, bool*) { return (d.bin == bin || !inherit(d, &from)) && ++looks < kLooksMost; });
+    if (from.chunk != nullptr) return from;
+    was_in_vain(dirty_in_bins(), store.inherit_from);
   }
-  return from;
+  return is_worth_a_look(dirty_beyond_bins(), store.borrow_from) ? borrow_chunk(store) : from;
 }
 
 void give_up_chunk(Store& store, BinId bin) {

@@ -35,7 +35,7 @@ Descriptor* take_retired(HintBlock& block, const char* chunk);
 // retirement may take objects now. False if the kernel refuses: the descriptor waits again.
 bool renew(Descriptor& d);
 
-// A chunk that has left its bin, and what it has of pages. They count no more until settle_in.
+// A chunk that has left its bin or field, and what it has of pages. They count no more until settle_in.
 struct Inherited {
   char* chunk = nullptr;
   uint64_t resident[kPageWords] = {};
@@ -46,8 +46,8 @@ struct Inherited {
 
 // Whether more is free than may stay anyway, and there was no search in vain just now.
 bool may_inherit(Store& store);
-// For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows. Its
-// `chunk` is null if none is found among the next few.
+// For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows; or
+// one that large objects have left, all resident. Its `chunk` is null if none is found among the next few.
 Inherited inherit_chunk(Store& store, BinId bin);
 // For a bin that has inherited: retires a free chunk of its own without a resident page, if one of the next few is, as
 // its old one may need another. (Without it bins that inherit from each other by turns, and are purged in between,

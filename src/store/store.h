@@ -53,7 +53,8 @@ struct Store {
   Hint<unsigned> watched;      // frees of all bins that were watched
   ChunkRound purged_to;        // purge.h
   ChunkRound inherited_to;     // retire.h
-  Hint<int64_t> inherit_from;  // how much must be dirty before the next look, as the last one was in vain
+  // How much must be dirty, in bins and beyond them, before the next look, as the last one was in vain.
+  Hint<int64_t> inherit_from, borrow_from;
   CollapsePlace collapse;
 
   Bin& of(BinId bin) { return bins[index(bin)]; }

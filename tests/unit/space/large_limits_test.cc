@@ -50,6 +50,40 @@ TEST_F(Large, AChunkThatWasLentInVainComesBack) {
   EXPECT_FALSE(take_back_chunk(reinterpret_cast<char*>(&on_stack)));
 }
 
+// What is there stays, and counts no more; what its pages were is known by granule.
+TEST_F(Large, AWarmChunkIsLentWithItsPages) {
+  const int result = in_child([this] {
+    const std::vector<char*> o = row({300});
+    memset(o[0], 7, 300 * step);
+    const int64_t resident = delta_.resident();
+    EXPECT_TRUE(large_free(o[0]));
+    const int64_t dirty = delta_.dirty();
+    uint64_t there[2];
+    char* const chunk = lend_resident_chunk(there);
+    EXPECT_TRUE(chunk != nullptr && aligned_to(chunk, kChunkBytes));
+    const size_t bytes = (popcount(there[0]) + popcount(there[1])) * kGranuleBytes;
+    EXPECT_GE(bytes, kChunkBytes / 2);
+    EXPECT_EQ(delta_.resident(), resident - static_cast<int64_t>(bytes));
+    EXPECT_EQ(delta_.dirty(), dirty - static_cast<int64_t>(bytes));
+    unsigned sevens = 0;
+    for (size_t g = 0; g < 128; ++g)
+      sevens += (there[g / 64] >> g % 64 & 1) != 0 && chunk[g * kGranuleBytes + 5000] == 7;
+    EXPECT_GE(sevens, 62u) << "but for the granules at the object's ends";
+    memset(chunk, 1, kChunkBytes);
+    EXPECT_FALSE(large_free(chunk));
+    expect_exact_accounts();
+    // Fewer than half of the granules of any other chunk are there.
+    EXPECT_TRUE(lend_resident_chunk(there) == nullptr || popcount(there[0]) + popcount(there[1]) >= 64);
+    EXPECT_TRUE(purge_pages(chunk, kChunkBytes));
+    EXPECT_TRUE(take_back_chunk(chunk));
+    large_purge(process_fields, true, kNoLimit);
+    EXPECT_EQ(delta_.dirty(), 0);
+    EXPECT_EQ(lend_resident_chunk(there), nullptr);
+    return HasFailure() ? kFailed : kPassed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
 // As numpy does for its arrays from 4 MiB on.
 TEST_F(Large, HugePagesThatTheProgramAskedForEndWithTheObject) {
   if (kEmulated) GTEST_SKIP() << "an emulator does not pass the advice on";

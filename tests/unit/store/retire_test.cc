@@ -45,12 +45,14 @@ unsigned chunks_of(BinId bin) {
   return n;
 }
 
-#define EXPECT_IN_CHILD(...)                                            \
-  EXPECT_EQ(in_child([&] {                                              \
-              __VA_ARGS__();                                            \
-              return ::testing::Test::HasFailure() ? kFailed : kPassed; \
-            }),                                                         \
-            kPassed)
+template <class Body>
+int run_in_child(Body&& body) {
+  return in_child([&] {
+    body();
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  });
+}
+#define EXPECT_IN_CHILD(...) EXPECT_EQ(run_in_child(__VA_ARGS__), kPassed)
 
 TEST(Retire, EveryChunkOfWhichNothingIsTaken) {
   for (const BinId bin : all_bins()) {
@@ -218,6 +220,56 @@ TEST(Inherit, EachBinInheritsFreeChunksWithTheirPages) {
       EXPECT_EQ(delta.dirty(), 0);
     });
   }
+}
+
+// What large objects have left, too.
+TEST(Inherit, EachBinInheritsWhatLargeObjectsLeft) {
+  for (const BinId bin : all_bins()) {
+    EXPECT_IN_CHILD([&] {
+      options.dirty_floor = 0;
+      const auto own = take(bin, info_of(bin).objects);
+      const PageDelta delta;
+      char* const large = static_cast<char*>(large_alloc(process_fields, 3 * kChunkBytes, 64, false));
+      memset(large, 0xEE, 3 * kChunkBytes);
+      ASSERT_TRUE(large_free(large));
+      const int64_t resident = delta.resident(), dirty = delta.dirty();
+      void* object = nullptr;
+      bool zero = true;
+      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
+      ASSERT_TRUE(object >= large - kLineOffsetMost && object < large + 3 * kChunkBytes);
+      EXPECT_FALSE(zero);
+      EXPECT_EQ(delta.resident(), resident);
+      EXPECT_LT(delta.dirty(), dirty);
+      std::vector<void*> objects = take(bin, info_of(bin).objects - 1);
+      EXPECT_LE(delta.resident(), resident + static_cast<int64_t>(kColours * os::page_bytes()));
+      objects.push_back(object);
+      for (void* o : objects) memset(o, 1, info_of(bin).size);
+      for (void* o : objects) ASSERT_EQ(chunk_start(o), chunk_start(object)) << "one is enough";
+      EXPECT_TRUE(check_bin(process_store, bin));
+      EXPECT_TRUE(large_check(process_fields));
+      // It goes back where it came from.
+      give(bin, objects);
+      EXPECT_EQ(retire_free_chunks(process_store), 1u);
+      EXPECT_TRUE(large_check(process_fields));
+      large_purge(process_fields, true, ~size_t{0});
+      EXPECT_EQ(delta.resident(), 0);
+      EXPECT_EQ(delta.dirty(), 0);
+    });
+  }
+}
+
+// Not only a take that found nothing at all.
+TEST(Inherit, WhatACallStillWantsAfterWarmObjectsIsWarmToo) {
+  EXPECT_IN_CHILD([] {
+    const BinId bin = bin_of(100);
+    fill_chunk(bin);
+    const auto some = take(bin, kFolioObjects / 2);
+    const auto left = leave_chunks(bin_of(3000), 3);
+    void* objects[kFolioObjects];
+    EXPECT_EQ(take_objects(process_store, bin, objects, kFolioObjects), kFolioObjects);
+    EXPECT_FALSE(is_among(objects[0], left));
+    EXPECT_TRUE(is_among(objects[kFolioObjects - 1], left));
+  });
 }
 
 TEST(Inherit, OnlyWhereNothingIsTakenAndHalfIsResident) {
