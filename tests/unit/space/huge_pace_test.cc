@@ -91,7 +91,8 @@ TEST(HugePace, WhereTheyAreOffThereIsAPause) {
   const int result = in_child([] {
     if (os::page_bytes() != 4096 || prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) return kCannot;
     note_huge_page(0, true);
-    huge_of_ten(bin_of(64));
+    // On a slow machine a pause may be over before the next line. Each is twice as long as the one before.
+    for (size_t size = 64; size <= 2048 && huge_pages_due(); size *= 2) huge_of_ten(bin_of(size));
     EXPECT_FALSE(huge_pages_due());
     return ::testing::Test::HasFailure() ? kFailed : kPassed;
   });
