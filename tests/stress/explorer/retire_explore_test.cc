@@ -18,13 +18,13 @@ constexpr size_t kGiB = size_t{1} << 30;
 
 class ChunkScenario {
  public:
-  enum class Where { kOneWindow, kTwoWindows, kField };
+  enum class Where { kOneWindow, kTwoWindows, kField, kFieldOfTwo };
 
   explicit ChunkScenario(Where place = Where::kOneWindow) {
     begin_anew();
     keeps_address_space = true;
-    if (place == Where::kField) {
-      prepare_field();
+    if (place == Where::kField || place == Where::kFieldOfTwo) {
+      prepare_field(place == Where::kField ? 1 : 2);
     } else {
       place_chunks(place == Where::kTwoWindows ? kWindowChunks - 1 : 2);
     }
@@ -63,6 +63,9 @@ class ChunkScenario {
   }
   void expect_sound(const char* what) {
     visit_chunks_of_all([this](Descriptor& d) { entries_.push_back({d.first, index(d.bin)}); });
+    for (size_t at = 0; field_ != nullptr && at < size_t{field_->granules} << kGranuleShift; at += kChunkBytes) {
+      if (chunk_code(field_->base + at) == kCodeLarge) entries_.push_back({field_->base + at, kCodeLarge});
+    }
     world_.save();
     explorer::expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 3000, .random = 300}), what);
   }
@@ -95,6 +98,9 @@ class ChunkScenario {
   }
   static Body purge() {
     return [] { purge_bins(process_store, PurgeWhich::kNow, ~size_t{0}); };
+  }
+  static Body purge_large() {
+    return [] { large_purge(process_fields, true, ~size_t{0}); };
   }
   static Body both(Body first, Body second) {
     return [first, second] {
@@ -133,11 +139,11 @@ class ChunkScenario {
     world_.variable<uint64_t>("_ZN5folio13region_cursorE") = first << 32 | (first + kChunks);
   }
 
-  // A field with a free chunk, and no address space beside it.
-  void prepare_field() {
+  // A field with so many free chunks, side by side, and no address space beside it.
+  void prepare_field(unsigned chunks) {
     world_.variable<uint64_t>("_ZN5folio13region_cursorE") = 0;
-    constexpr unsigned kChunkGranules = kChunkBytes / kGranuleBytes;
-    auto* const hole = static_cast<char*>(large_alloc(process_fields, kChunkBytes, kChunkBytes, false));
+    const size_t bytes = chunks * kChunkBytes;
+    auto* const hole = static_cast<char*>(large_alloc(process_fields, bytes, kChunkBytes, false));
     Field* const field = large_place(hole).field;
     for (unsigned n = 500; n != 0; n /= 2) {
       while (large_alloc(process_fields, n * kGranuleBytes - kLineOffsetMost, 1, false, false) != nullptr) {
@@ -146,8 +152,7 @@ class ChunkScenario {
     if (first_field(process_fields) != field || next_field(*field) != nullptr || !large_free(hole)) abort();
     field_ = field;
     no_address_space = true;
-    if (large_stats(process_fields).taken + kChunkGranules * kGranuleBytes != large_stats(process_fields).reserved)
-      abort();
+    if (large_stats(process_fields).taken + bytes != large_stats(process_fields).reserved) abort();
   }
 
   template <class Visit>
@@ -248,6 +253,23 @@ TEST(ExploreRetire, Inherit) {
   twice.open(twice.bin, 1, 0, false);
   twice.plan.threads = {twice.take(twice.other, 1), twice.take(twice.other, 1)};
   twice.expect_sound("inherit; inherit");
+  options.dirty_floor = floor;
+}
+
+// The next take of a bin with a full chunk has a warm one of the field.
+TEST(ExploreRetire, InheritFromAField) {
+  const auto floor = options.dirty_floor;
+  options.dirty_floor = 0;
+  const auto explore_beside = [](const char* what, auto&& second) {
+    ChunkScenario s(ChunkScenario::Where::kFieldOfTwo);
+    s.open(s.other, 1, info_of(s.other).objects);
+    s.plan.threads = {s.take(s.other, 1), second(s)};
+    s.expect_sound(what);
+  };
+  explore_beside("inherit from a field; take of it", [](ChunkScenario& s) { return s.allocate_large(70); });
+  explore_beside("inherit from a field; purge of it", [](ChunkScenario& s) { return s.purge_large(); });
+  explore_beside("inherit from a field; twice", [](ChunkScenario& s) { return s.take(s.other, 1); });
+  explore_beside("inherit from a field; retire", [](ChunkScenario& s) { return s.retire(); });
   options.dirty_floor = floor;
 }
 
