@@ -50,9 +50,9 @@ struct ChunkRound {
 
 struct Store {
   Bin bins[kBins];
-  Hint<unsigned> watched;      // frees of all bins that were watched
-  ChunkRound purged_to;        // purge.h
-  ChunkRound inherited_to;     // retire.h
+  Hint<unsigned> watched;   // frees of all bins that were watched
+  ChunkRound purged_to;     // purge.h
+  ChunkRound inherited_to;  // retire.h
   // How much must be dirty, in bins and beyond them, before the next look, as the last one was in vain.
   Hint<int64_t> inherit_from, borrow_from;
   CollapsePlace collapse;

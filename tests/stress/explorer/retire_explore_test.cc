@@ -6,6 +6,7 @@
 
 #include "space/fields.h"
 #include "space/large.h"
+#include "space/pages.h"
 #include "store/retire.h"
 #include "stress/explorer/bin_scenario.h"
 
@@ -66,6 +67,7 @@ class ChunkScenario {
     for (size_t at = 0; field_ != nullptr && at < size_t{field_->granules} << kGranuleShift; at += kChunkBytes) {
       if (chunk_code(field_->base + at) == kCodeLarge) entries_.push_back({field_->base + at, kCodeLarge});
     }
+    beside_ = uncounted();
     world_.save();
     explorer::expect_sound(explore(machine, plan, {.preemptions = 3, .executions = 3000, .random = 300}), what);
   }
@@ -165,6 +167,22 @@ class ChunkScenario {
     }
   }
 
+  // What is counted of pages and is not marked in a chunk of the two bins.
+  struct Counts {
+    int64_t resident, dirty;
+  };
+  Counts uncounted() const {
+    const auto page = static_cast<int64_t>(os::page_bytes());
+    Counts c{page_counts.resident.get(), page_counts.dirty.get()};
+    visit_chunks_of_all([&](Descriptor& d) {
+      for (unsigned w = 0; w < kPageWords; ++w) {
+        c.resident -= page * static_cast<int64_t>(popcount(d.resident(w).load(order::relaxed)));
+        c.dirty -= page * static_cast<int64_t>(popcount(d.dirty(w).load(order::relaxed)));
+      }
+    });
+    return c;
+  }
+
   void reset() {
     world_.reset();
     for (const auto& [chunk, code] : entries_) {
@@ -199,6 +217,9 @@ class ChunkScenario {
       }
     }
     if (field_ != nullptr && !large_check(process_fields)) return "large_check";
+    const Counts now = uncounted();
+    if (field_ == nullptr && now.resident != beside_.resident) return "resident pages are counted wrongly";
+    if (field_ == nullptr && now.dirty != beside_.dirty) return "dirty pages are counted wrongly";
     for (const BinId b : {bin, other}) {
       if (!check_bin(process_store, b)) return "check_bin: an invariant does not hold";
       unsigned all = 0, mine = 0;
@@ -216,6 +237,7 @@ class ChunkScenario {
   std::vector<Held> left_, held_;
   std::vector<bool> given_;
   std::vector<char*> large_;
+  Counts beside_{};
 };
 
 TEST(ExploreRetire, AgainstTakeAndGive) {
