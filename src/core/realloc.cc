@@ -117,8 +117,8 @@ void* reallocate_plain(void* object, size_t size, const char* function) {
   if (__builtin_expect(code - 1 < kBins - 1 && size - 1 < kMediumMost && is_taken_start(object, code), true)) {
     const size_t usable = kSizes.info[code].size;
     if (stays_in_slot(usable, size)) return object;
-    const unsigned medium = size > kSmallTableMost ? front_medium_bin(size) * kCursorBytes : 0;
-    if (void* const moved = pop_object(medium != 0 ? medium : front_small_cursor(size))) {
+    const bool small = size <= kSmallTableMost;
+    if (void* const moved = pop_object(small ? front_small_cursor(size) : front_medium_bin(size) * kCursorBytes)) {
       size_t bytes = size < usable ? size : usable;
       // Else gcc, which knows that it is small, copies by a string instruction: a parser took 1.3 times as long.
       asm("" : "+r"(bytes));

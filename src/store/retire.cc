@@ -212,15 +212,22 @@ Inherited inherit_chunk(Store& store, BinId bin) {
   return is_worth_a_look(dirty_beyond_bins(), store.borrow_from) ? borrow_chunk(store) : from;
 }
 
-void give_up_chunk(Store& store, BinId bin) {
+bool give_up_chunk(Store& store, BinId bin) {
   Hint<uint64_t>& place = store.of(bin).swapped_to;
+  const ChunkPlace start{index(bin), place.get()};
   unsigned looks = 0;
   uint64_t last = 0;
-  const bool complete = visit_hinted(store, kEmpty, index(bin), {index(bin), place.get()}, {}, [&](Descriptor& d) {
+  bool done = false;
+  const auto visit = [&](Descriptor& d) {
     last = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
-    return (any_resident(d) || !retire(d)) && ++looks < kLooksMost;
-  });
+    done = !any_resident(d) && retire(d);
+    return !done && ++looks < kLooksMost;
+  };
+  bool complete = visit_hinted(store, kEmpty, index(bin), start, {}, visit);
+  // Around: else one of those before the place would stay each time.
+  if (complete && start.number != 0) complete = visit_hinted(store, kEmpty, index(bin), {index(bin), 0}, start, visit);
   place.set(complete ? 0 : last);
+  return done;
 }
 
 void settle_in(Descriptor& d, const Inherited& from) {

@@ -47,12 +47,12 @@ struct Inherited {
 // Whether more is free than may stay anyway, and there was no search in vain just now.
 bool may_inherit(Store& store);
 // For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows; or
-// one that large objects have left, all resident. Its `chunk` is null if none is found among the next few.
+// one that large objects have left, half of it resident. Its `chunk` is null if none is found among the next few.
 Inherited inherit_chunk(Store& store, BinId bin);
-// For a bin that has inherited: retires a free chunk of its own without a resident page, if one of the next few is, as
-// its old one may need another. (Without it bins that inherit from each other by turns, and are purged in between,
-// open new ones for ever: 2,800 after 4,000 turns of three threads, in place of 12.)
-void give_up_chunk(Store& store, BinId bin);
+// For a bin that inherits: retires a free chunk of its own without a resident page, if one of the next few is, as
+// the one that it takes may be missed. Returns whether one was. (Without it bins that inherit from each other by turns,
+// and are purged in between, open new ones for ever: 2,800 after 4,000 turns of three threads, in place of 12.)
+bool give_up_chunk(Store& store, BinId bin);
 // Before the chunk is published: notes what its new descriptor has of pages.
 void settle_in(Descriptor& d, const Inherited& from);
 
