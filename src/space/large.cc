@@ -244,7 +244,7 @@ char* lend_resident_chunk(uint64_t resident[2]) {
   return nullptr;
 }
 
-// Its entries are the field's again. Looks at every field: only where address space is short.
+// Its entries are the field's again. Looks at every field, as chunks come back seldom.
 bool take_back_chunk(char* chunk) {
   // What was lent has a bin's entries, or none: its field is found by the address.
   for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {

@@ -276,13 +276,13 @@ HintBlock* blocks_of(Store& store, BinId bin) {
 
 // How many chunks of a bin are full, as no hint leads to them, and how many have room on pages that may fault: of
 // objects below a page in empty folios, of larger ones in any that is not full. An estimate.
-struct Room {
+struct ChunkCounts {
   unsigned full = 0, cold = 0;
 };
-Room room_of(HintBlock* blocks, BinId bin) {
+ChunkCounts count_chunks(HintBlock* blocks, BinId bin) {
   constexpr unsigned kStaleMost = 4;  // chunks whose last empty folio was taken since their hint was raised
   const bool any = has_pages_of_its_own(info_of(bin));
-  Room room;
+  ChunkCounts n;
   for (HintBlock* block = blocks; block != nullptr; block = block->next) {
     unsigned slot = 0;
     for (unsigned i = 0; i < kStaleMost; ++i) {
@@ -298,22 +298,22 @@ Room room_of(HintBlock* blocks, BinId bin) {
       uint64_t hinted = empty;
       // Relaxed: as above.
       for (unsigned f = kNearlyFull; f < kEmpty; ++f) hinted |= block->chunks[f][w].load(order::relaxed);
-      room.full += popcount(opened & ~hinted);
-      room.cold += popcount(opened & (any ? hinted : empty));
+      n.full += popcount(opened & ~hinted);
+      n.cold += popcount(opened & (any ? hinted : empty));
     }
   }
-  return room;
+  return n;
 }
 
 bool inherit(Store& store, BinId bin, HintBlock* blocks) {
   constexpr unsigned kColdShift = 2;
-  const Room room = room_of(blocks, bin);
+  const ChunkCounts n = count_chunks(blocks, bin);
   // One that wants a few objects would keep a whole chunk from all others. (When any bin inherited, a few objects of
   // each of forty sizes after 50 MiB of one size, and then that again, peaked at 105 MB in place of 55.)
-  if (room.full == 0) return false;
+  if (n.full == 0) return false;
   // Where much of its own is purged, and objects that stay keep it from giving that up, it uses that. (Else 16 objects
   // that stay of each 32 MiB, large ones between: 1,100 chunks after 500 turns.)
-  const bool crowded = room.cold > 1 + (room.full >> kColdShift);
+  const bool crowded = n.cold > 1 + (n.full >> kColdShift);
   if (crowded && !give_up_chunk(store, bin)) return false;
   const Inherited from = inherit_chunk(store, bin);
   if (from.chunk == nullptr) return false;

@@ -65,6 +65,24 @@ TEST_F(Seam, IsOpenAndSeesNothing) {
   EXPECT_EQ((sums() - before).calls, 0u);
 }
 
+// Its short path asks the front for two tables.
+TEST_F(Seam, ReallocServesEverySizeWhileItIsClosed) {
+  for (const uint64_t interval : {uint64_t{0}, uint64_t{1} << 40}) {
+    ASSERT_TRUE(seam_close(interval));
+    for (size_t from = 16; from < 40000; from += from / 3) {
+      for (size_t to = 1; to < 40000; to += to / 7 + 1) {
+        void* const object = alloc(from);
+        fill(object, from, 1);
+        void* const moved = reallocate_plain(object, to, "realloc");
+        ASSERT_TRUE(filled(moved, from < to ? from : to, 1)) << from << ' ' << to;
+        ASSERT_GE(usable(moved), to) << from << ' ' << to;
+        free_object(moved);
+      }
+    }
+    seam_open();
+  }
+}
+
 TEST_F(Seam, EveryCallOfEachFunctionIsSeenOnce) {
   ASSERT_TRUE(seam_close(0));
   EXPECT_EQ(seam_mode.load(order::relaxed), kClosed);

@@ -47,10 +47,7 @@ unsigned chunks_of(BinId bin) {
 
 template <class Body>
 int run_in_child(Body&& body) {
-  return in_child([&] {
-    body();
-    return ::testing::Test::HasFailure() ? kFailed : kPassed;
-  });
+  return in_child([&] { return body(), ::testing::Test::HasFailure() ? kFailed : kPassed; });
 }
 #define EXPECT_IN_CHILD(...) EXPECT_EQ(run_in_child(__VA_ARGS__), kPassed)
 
@@ -450,6 +447,22 @@ TEST(Inherit, ABinGivesUpAColdChunkForAWarmOne) {
     }
     EXPECT_LE(chunks_in_use(), most);
     EXPECT_LE(most, 2u + 3u + 3u);
+  });
+}
+
+// Also where most of its chunks cannot be given up: of each turn four objects stay, and pages beside them are purged.
+TEST(Inherit, NotWhereMuchOfItsOwnIsPurged) {
+  EXPECT_IN_CHILD([] {
+    const BinId bin = bin_of(100);
+    for (unsigned turn = 0; turn < 60; ++turn) {
+      leave_chunks(bin_of(3000), 4);
+      auto objects = take(bin, size_t{4} * info_of(bin).objects);
+      for (const auto share : {8, 5, 3, 2})
+        objects.erase(objects.begin() + static_cast<ptrdiff_t>(objects.size()) / share);
+      give(bin, objects);
+      purge_bins(process_store, PurgeWhich::kNow, ~size_t{0});
+    }
+    EXPECT_LE(chunks_of(bin), 8u);
   });
 }
 
