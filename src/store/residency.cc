@@ -22,12 +22,6 @@ uint64_t resident_in(Descriptor& d, unsigned word) { return d.resident(word).loa
 // the same look of another thread, and with set_marks through the dirty bits.
 uint64_t seen_resident(Descriptor& d, unsigned word) { return d.resident(word).load(order::seq_cst); }
 
-bool nothing_there(Descriptor& d) {
-  uint64_t any = 0;
-  for (unsigned w = 0; w < kPageWords; ++w) any |= resident_in(d, w);
-  return any == 0;
-}
-
 // Calls visit(pages) for the pages that objects of a folio touch, each page once, in ascending order.
 template <class Visit>
 void visit_pages_of(const ChunkPages& chunk, unsigned folio, uint64_t objects, Visit&& visit) {
@@ -51,6 +45,12 @@ void set_resident(Descriptor& d, Pages pages, PageChange& change) {
 }
 
 }  // namespace
+
+bool nothing_there(Descriptor& d) {
+  uint64_t any = 0;
+  for (unsigned w = 0; w < kPageWords; ++w) any |= resident_in(d, w);
+  return any == 0;
+}
 
 PageChange::~PageChange() {
   const auto page = static_cast<int64_t>(os::page_bytes());

@@ -171,6 +171,7 @@ bool is_untouched(Descriptor& d, unsigned object);
 // object took 3,400 instructions a folio, 5 % of a `git log`.)
 uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some);
 
+bool nothing_there(Descriptor& d);  // no page of the chunk is resident: a guess, unless it is claimed
 bool is_free(Descriptor& d, unsigned page);
 bool any_dirty(Descriptor& d);  // the second look, after the chunk's dirty hint was lowered
 // Marks those of the pages that are resident and free, and raises the chunk's dirty hint.

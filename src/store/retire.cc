@@ -46,17 +46,10 @@ void clear_marks(Descriptor& d, PageChange& change, uint64_t* resident) {
   });
 }
 
-bool any_resident(Descriptor& d) {
-  uint64_t resident = 0;
-  // Relaxed: claimed, or a guess.
-  for (unsigned w = 0; w < kPageWords; ++w) resident |= d.resident(w).load(order::relaxed);
-  return resident != 0;
-}
-
 bool purge_all(Descriptor& d) {
-  const bool any = any_resident(d);
+  const bool nothing = nothing_there(d);
   prepare_purge(d);
-  return !any || purge_pages(d.chunk(), kChunkBytes);
+  return nothing || purge_pages(d.chunk(), kChunkBytes);
 }
 
 Atomic<Descriptor*>& list_of(HintBlock& block, unsigned slot) { return block.retired[slot / 64]; }
@@ -220,7 +213,7 @@ bool give_up_chunk(Store& store, BinId bin) {
   bool done = false;
   const auto visit = [&](Descriptor& d) {
     last = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
-    done = !any_resident(d) && retire(d);
+    done = nothing_there(d) && retire(d);
     return !done && ++looks < kLooksMost;
   };
   bool complete = visit_hinted(store, kEmpty, index(bin), start, {}, visit);
