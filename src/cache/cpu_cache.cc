@@ -323,22 +323,30 @@ Pushed cpu_cache_push_one(CpuCaches& caches, BinId bin, void* object) {
   return pushed;
 }
 
+namespace {
+
+FOLIO_NOINLINE bool list_holds(CpuCache& cache, BinId bin, const void* object) {
+  constexpr unsigned kFewMagazines = 4;
+  bool found = false;
+  cache.section.run(use_transactions(cache), [&] {
+    Magazine* magazine = cache.lists[index(bin)].top();
+    for (unsigned n = 0; n < kFewMagazines && magazine != nullptr && !found; ++n, magazine = magazine->next()) {
+      found = holds(magazine->top(), magazine->count(), object);
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
 bool cpu_caches_hold(CpuCaches& caches, BinId bin, const void* object) {
-  constexpr unsigned kFewMagazines = 4, kFewCaches = 8;
+  constexpr unsigned kFewCaches = 8;
   unsigned left = caches.made.get() < kFewCaches ? caches.made.get() : kFewCaches;
   for (unsigned i = 0; left != 0 && i < kCpusMost; ++i) {
     CpuCache* cache = caches.of_cpu[i].load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
     if (cache == nullptr) continue;
     --left;
-    if (cache->lists[index(bin)].top() == nullptr) continue;
-    bool found = false;
-    cache->section.run(use_transactions(*cache), [&] {
-      Magazine* magazine = cache->lists[index(bin)].top();
-      for (unsigned n = 0; n < kFewMagazines && magazine != nullptr && !found; ++n, magazine = magazine->next()) {
-        found = holds(magazine->top(), magazine->count(), object);
-      }
-    });
-    if (found) return true;
+    if (cache->lists[index(bin)].top() != nullptr && list_holds(*cache, bin, object)) return true;
   }
   return false;
 }

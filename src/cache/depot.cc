@@ -3,14 +3,11 @@
 
 #include "cache/validate.h"
 #include "config/options.h"
-#include "policy/retain.h"
 #include "sync/relaxed.h"
 
 namespace folio {
 
 namespace {
-
-constexpr int64_t kLiveShare = 4;
 
 Magazine* pop(MagazineStack& stack) {
   if (stack.peek_empty()) return nullptr;
@@ -62,14 +59,7 @@ Magazine* keep_ordered(Depot& depot, BinId bin, Magazine* bundle, const char* fu
 }
 
 bool has_room(const Depot& depot, BinId bin, int64_t bytes) {
-  if (!depot.shared.get()) return false;
-  const bool small = depot_small(bin);
-  int64_t most = options.depot << 10;
-  if (!small && timekeeper_runs() && most != 0) {
-    const int64_t share = live_resident() / kLiveShare, least = share > kTolerated ? share : kTolerated;
-    if (least > most) most = least;
-  }
-  return depot.held.bytes[small].get() + bytes <= most;
+  return depot.shared.get() && depot.held.bytes[depot_small(bin)].get() + bytes <= options.depot << 10;
 }
 
 }  // namespace

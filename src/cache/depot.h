@@ -4,8 +4,8 @@
 // empty depot. The process has one (process_caches, cpu_cache.h).
 //
 // Bound, of small and of larger objects (depot_small) each: the option `depot`. A bundle beyond it goes to the folios.
-// While a housekeeper runs the ticks, that of larger objects is max(`depot`, live bytes / 4, kTolerated), unless the
-// option is 0: if a program passes objects between threads, these are in use or here by turns; ticks drain what stays.
+// What waits here keeps its pages from being purged, and from other bins: more than that is worth it only to programs
+// that pass objects between threads and write to none of them (docs/decisions.md).
 //
 // Order: while a bundle of the bin waits, scattered magazines (validate.h) go to the folios instead. If none waits, a
 // bundle is pushed as it is: where threads take as fast as others give, the detour brings no order. (With all scattered

@@ -200,6 +200,12 @@ void make_room(ThreadCache& c, BinId bin, Magazine* magazine) {
   if (magazine->count() <= b.capacity) magazine->set_capacity(b.capacity);
 }
 
+bool ascend(const Slot* at, unsigned count) {
+  bool ascending = true;
+  for (unsigned i = 1; i < count; ++i) ascending &= at[i - 1] < at[i];
+  return ascending;
+}
+
 // Fills an empty magazine (null: there is no memory for one) from the folios, and pops an object. As a search of the
 // folios costs too much for the few objects that a thread with little room can use, it takes more of them and flushes
 // the rest to the CPU cache, untouched.
@@ -213,6 +219,7 @@ void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* z
     if (small != nullptr) put_empty(c, small);
     return nullptr;
   }
+  c.budget.bins[index(bin)].ascending = watch_wanted(process_store, bin) && ascend(magazine->slot(0), got);
   magazine->format(got);
   magazine->park(magazine->slot(0));
   if (small != nullptr && got > want) {
@@ -237,11 +244,24 @@ void thread_cache_begin(ThreadCache& c) {
   c.calls_to_sweep = kSweepCalls;
 }
 
-bool thread_cache_holds(BinId bin, const void* object) {
+// As long as the bin is watched, no free adds to the magazine, so one glance at its ends tells nearly all frees. (A
+// search each time took a third of a watched free.)
+bool thread_cache_holds(const ThreadCache& c, BinId bin, const void* object) {
   Slot* const cursor = thread_cursors.cursor[index(bin)];
   if (closed(cursor)) return false;
   Magazine* const magazine = Magazine::of(cursor);
-  return holds(cursor, static_cast<unsigned>(magazine->slot(magazine->bottom()) - cursor), object);
+  Slot* const end = magazine->slot(magazine->bottom());
+  if (cursor == end) return false;
+  if (c.budget.bins[index(bin)].ascending && (object < *cursor || object > end[-1]) &&
+      watch_wanted(process_store, bin)) {
+    return false;
+  }
+  return holds(cursor, static_cast<unsigned>(end - cursor), object);
+}
+
+unsigned thread_cache_count_watched(ThreadCache& c) {
+  if (watch_counts_each()) return 1;
+  return ++c.watched % kWatchCountEvery == 0 ? kWatchCountEvery : 0;
 }
 
 // If mallocs and frees alternate around a full or an empty magazine, every few calls would be slow. So the first
@@ -258,6 +278,7 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   Magazine* const magazine = empty != nullptr ? cpu_cache_get(process_caches, bin, want, empty) : nullptr;
   if (magazine == nullptr) return fill(*cache, bin, empty, want, zero);
   if (empty != magazine) put_empty(*cache, empty);
+  b.ascending = false;
   make_room(*cache, bin, magazine);
   install(bin, magazine);
   return pop(bin);
@@ -327,6 +348,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
   const bool turned = !b.ran_over;
   b.ran_over = true;
+  b.ascending = false;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
   // The whole magazine, though half of it may stay: an object that is once in each half would else be missed. (To

@@ -42,11 +42,12 @@ HugeBlock* find_huge(const void* object, const char* function) {
 // Frees of a watched bin go past the caches, so magazines hold only objects that were taken for mallocs to come. A
 // second free of an object in one of these is found, but not in another thread's magazine.
 void release_watched(void* object, BinId bin, const char* function) {
-  if (ThreadCache* cache = thread_cache()) thread_cache_before_free(cache, bin);
-  if (thread_cache_holds(bin, object) || cpu_caches_hold(process_caches, bin, object))
+  ThreadCache* const cache = thread_cache();
+  if (cache != nullptr) thread_cache_before_free(cache, bin);
+  if ((cache != nullptr && thread_cache_holds(*cache, bin, object)) || cpu_caches_hold(process_caches, bin, object))
     return report_double_free(function, object, bin);
   give_object(bin, object, function);
-  watch_free(process_store, bin, object);
+  watch_free(process_store, bin, object, cache != nullptr ? thread_cache_count_watched(*cache) : 1);
   // Without decay its pages go at once.
   options.decay == 0 ? clock_after_slow_call() : clock_after_light_call();
 }

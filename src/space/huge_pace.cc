@@ -10,9 +10,10 @@ namespace folio {
 namespace {
 
 constexpr uint64_t kQuickUs = 1500;  // a page that takes longer is slow
-constexpr uint64_t kPauseTimes = 64;
-constexpr unsigned kDoubledMost = 6;
+constexpr uint64_t kPauseTimes = 16;
+constexpr unsigned kSlowDoubledMost = 2, kNoneDoubledMost = 6;
 constinit Hint<uint64_t> not_before{0};     // of os::now_ms()
+constinit Hint<unsigned> slow_in_a_row{0};  // how often huge pages were slow
 constinit Hint<unsigned> none_in_a_row{0};  // how often small pages came
 constexpr unsigned kTrustedMost = 63;
 constinit Hint<unsigned> quick{0};     // how many were trusted after the last quick one
@@ -41,9 +42,12 @@ void note_huge_page(uint64_t us, bool came) {
   const bool is_quick = came && us <= kQuickUs;
   quick.set(!is_quick ? 0 : quick.get() < kTrustedMost ? 2 * quick.get() + 1 : kTrustedMost);
   trusted.set(quick.get());
+  const unsigned slow = !came || is_quick ? 0 : slow_in_a_row.get() + 1;
+  slow_in_a_row.set(slow);
   if (is_quick) return not_before.set(0);
-  const uint64_t pause = kPauseTimes * us / 1000 + 1;
-  not_before.set(os::now_ms() + (pause << (none < kDoubledMost ? none : kDoubledMost)));
+  const unsigned doubled = slow != 0 ? (slow - 1 < kSlowDoubledMost ? slow - 1 : kSlowDoubledMost)
+                                     : kSlowDoubledMost + (none < kNoneDoubledMost ? none : kNoneDoubledMost);
+  not_before.set(os::now_ms() + ((kPauseTimes * us / 1000 + 1) << doubled));
 }
 
 // If the first touch brings a huge page, the second takes no time. If not, it brings small pages, as callers count all

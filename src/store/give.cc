@@ -23,7 +23,9 @@ struct Giving {
   Giving(BinId bin, const char* of) : info(info_of(bin)), page(info), change{}, function(of) {}
 
   FOLIO_INLINE void give(Descriptor& d, unsigned folio, uint64_t mask) {
-    const Cleared cleared = clear_bits(d, info, folio, mask);
+    note(d, folio, mask, clear_bits(d, info, folio, mask));
+  }
+  FOLIO_INLINE void note(Descriptor& d, unsigned folio, uint64_t mask, Cleared cleared) {
     if (mask == cleared.bits && page.none(d, info, folio, mask, cleared.left)) return;
     give_more(d, folio, mask, cleared);
   }
@@ -41,11 +43,12 @@ FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const void* object) {
   return d != nullptr && d->bin == bin && d->sealed() ? d : nullptr;
 }
 
-// The number of the object that starts at `address`, or info.objects if none does.
-FOLIO_INLINE unsigned start_number(const BinInfo& info, const Descriptor& d, const char* address) {
+// Whether an object starts at `address`: the *number-th.
+FOLIO_INLINE bool is_start(const BinInfo& info, const Descriptor& d, const char* address, unsigned* number) {
   const auto offset = static_cast<size_t>(address - d.first);
-  const uint64_t number = (offset * info.multiplier) >> kDivisionShift;
-  return number * info.size == offset && number < info.objects ? static_cast<unsigned>(number) : info.objects;
+  const uint64_t its = (offset * info.multiplier) >> kDivisionShift;
+  *number = static_cast<unsigned>(its);
+  return its * info.size == offset && its < info.objects;
 }
 
 FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* function) {
@@ -122,17 +125,25 @@ FOLIO_INLINE void* const* gather_run(uint64_t& mask, const BinInfo& info, uint64
 // find a descriptor takes 35 instructions.
 struct SeenChunks {
   static constexpr unsigned kPlaces = 8;
-  const char* chunk[kPlaces] = {};
-  Descriptor* descriptor[kPlaces] = {};
+  uintptr_t chunk[kPlaces] = {};  // its address / kChunkBytes; 0: none
+  Descriptor* descriptor[kPlaces];
 
   FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const char* object) {
-    const char* const its = chunk_start(object);
-    const size_t place = reinterpret_cast<uintptr_t>(object) / kChunkBytes % kPlaces;
-    if (chunk[place] != its) {
-      chunk[place] = its;
-      descriptor[place] = folio::descriptor_for(bin, object);
-    }
-    return descriptor[place];
+    const uintptr_t its = reinterpret_cast<uintptr_t>(object) / kChunkBytes;
+    const size_t place = its % kPlaces;
+    if (__builtin_expect(chunk[place] != its, false)) return find(bin, object, its, place);
+    Descriptor* const d = descriptor[place];
+    if (d == nullptr) __builtin_unreachable();  // saves a test
+    return d;
+  }
+
+ private:
+  FOLIO_NOINLINE Descriptor* find(BinId bin, const char* object, uintptr_t its, size_t place) {
+    Descriptor* const d = folio::descriptor_for(bin, object);
+    if (d == nullptr) return nullptr;
+    chunk[place] = its;
+    descriptor[place] = d;
+    return d;
   }
 };
 
@@ -150,8 +161,7 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
 // saves, as its end cannot be predicted: of a trie freed depth first, whose runs have 2.3 objects, 0.6 branches an
 // object were mispredicted. So short runs put the next look off.
 void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
-  constexpr unsigned kSingly = 16;
-  constexpr ptrdiff_t kRunLeast = 4;
+  constexpr ptrdiff_t kSingly = 16, kRunLeast = 4;
   Giving giving(bin, function);
   const BinInfo& info = giving.info;
   Gathered gathered;
@@ -161,12 +171,12 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
       gathered.give_to(giving);
       gathered.forget();
     }
-    unsigned singly = 0;  // so many objects go before the next look for a run
-    for (void *const *at = list->objects, *const *const end = at + list->count; at != end;) {
+    void *const *at = list->objects, *const *const end = at + list->count, *const *look_at = at;
+    while (at != end) {
       auto* const object = static_cast<char*>(*at);
       Descriptor* const d = seen.descriptor_for(bin, object);
-      const unsigned number = d != nullptr ? start_number(info, *d, object) : info.objects;
-      if (__builtin_expect(number == info.objects, false)) {
+      unsigned number;
+      if (__builtin_expect(d == nullptr || !is_start(info, *d, object, &number), false)) {
         report_not_given(bin, object, function);
         ++at;
         continue;
@@ -176,14 +186,13 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
       uint64_t& mask = gathered.mask_of(d->words() + place, place);
       if (__builtin_expect((mask & bit) != 0, false)) report_double_free(function, object, bin);
       mask |= bit;
-      if (singly != 0) {
-        --singly;
+      if (at < look_at) {
         ++at;
         continue;
       }
       const char* const start = object - in_folio * info.size;
       void* const* const next = gather_run(mask, info, valid_in(info, folio), start, at, end, function, bin);
-      if (next - at < kRunLeast) singly = kSingly;
+      if (next - at < kRunLeast) look_at = next + kSingly;
       at = next;
     }
   }
@@ -193,9 +202,19 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
 void give_object(BinId bin, void* object, const char* function) {
   const BinInfo& info = info_of(bin);
   Descriptor* const d = descriptor_for(bin, object);
-  const unsigned number = d != nullptr ? start_number(info, *d, static_cast<char*>(object)) : info.objects;
-  if (number == info.objects) return report_not_given(bin, object, function);
-  Giving(bin, function).give(*d, number / kFolioObjects, uint64_t{1} << number % kFolioObjects);
+  unsigned number;
+  if (d == nullptr || !is_start(info, *d, static_cast<char*>(object), &number)) {
+    return report_not_given(bin, object, function);
+  }
+  const unsigned folio = number / kFolioObjects;
+  const uint64_t bit = uint64_t{1} << number % kFolioObjects;
+  const Cleared cleared = clear_bits(*d, info, folio, bit);
+  // Without what Giving prepares for many: most of a process's first frees end here.
+  unsigned run;
+  if (cleared.bits == bit && lies_between(number % kFolioObjects, cleared.left, &run) && run < objects_a_page(info)) {
+    return;
+  }
+  Giving(bin, function).note(*d, folio, bit, cleared);
 }
 
 }  // namespace folio

@@ -12,10 +12,16 @@ bool watch_wanted(const Store& store, BinId bin) {
   return store.of(bin).watched.get() < most && store.watched.get() < kWatchShares * most;
 }
 
-void watch_free(Store& store, BinId bin, const void* address) {
+bool watch_counts_each() {
+  constexpr int64_t kCoarse = 64;
+  return options.watch < kCoarse * int64_t{kWatchCountEvery};
+}
+
+void watch_free(Store& store, BinId bin, const void* address, unsigned frees) {
+  if (frees == 0) return;
   Hint<unsigned>& mine = store.of(bin).watched;
-  mine.set(mine.get() + 1);
-  store.watched.set(store.watched.get() + 1);
+  mine.set(mine.get() + frees);
+  store.watched.set(store.watched.get() + frees);
   if (watch_wanted(store, bin)) return;
   // Relaxed: either value leads to the bin. Not a store: since the free the chunk may have left its bin.
   auto watched = static_cast<uint16_t>((kCodeWatched + index(bin)) * kCursorBytes);

@@ -19,7 +19,12 @@ inline constexpr unsigned kWatchShares = 8;  // all bins together have this time
 // Whether a chunk that is opened now is to be watched.
 bool watch_wanted(const Store& store, BinId bin);
 
-// Called after a free of an address in a watched chunk: counts it, and may end the chunk's watch.
-void watch_free(Store& store, BinId bin, const void* address);
+// Called after a free of an address in a watched chunk: counts it as `frees` of them, and may end the chunk's watch.
+// With 0 it does nothing: a thread tells of every kWatchCountEvery-th free only, as the counts are lines that all
+// threads write. (A prime: where bins are freed by turns, each has its turn to be counted.)
+inline constexpr unsigned kWatchCountEvery = 17;
+void watch_free(Store& store, BinId bin, const void* address, unsigned frees = 1);
+// Whether all of them are to be told, as every kWatchCountEvery-th would be too coarse.
+bool watch_counts_each();
 
 }  // namespace folio

@@ -206,49 +206,34 @@ TEST_F(DepotTest, AStepGoesOnWhereTheOneBeforeEnded) {
   EXPECT_EQ(taken_objects(bin) + taken_objects(other), 0u);
 }
 
-TEST_F(DepotTest, WhileAHousekeeperRunsLargerObjectsMayBeAQuarterOfWhatIsLive) {
+TEST_F(DepotTest, SmallAndLargerObjectsMayBeAsMuchAsTheOptionSaysEach) {
   options.depot = 64;  // KiB
+  constexpr int64_t kOption = 64 << 10;
   const BinId larger = bin_of(8192);
-  const unsigned each = info_of(larger).magazine_most;
   ASSERT_TRUE(depot_small(bin));
   ASSERT_FALSE(depot_small(larger));
   EXPECT_TRUE(depot_small(bin_of(448)));
   EXPECT_FALSE(depot_small(bin_of(512))) << "the option's text says so";
-  const int64_t before = page_counts.resident.get();
-  // So many bytes of objects, and some more, beside so much live, whatever the objects themselves add to that.
-  const auto push = [&](BinId to, unsigned objects, int64_t bytes, int64_t live) {
-    for (int64_t pushed = 0; pushed < bytes + bytes / 8; pushed += int64_t{objects} * info_of(to).size) {
-      Magazine* const bundle = bundle_of(to, 1, objects);
-      page_counts.resident.set(live + page_counts.dirty.get());
-      put(to, bundle);
+  const auto push = [&](BinId to, unsigned objects) {
+    for (int64_t pushed = 0; pushed < 2 * kOption; pushed += int64_t{objects} * info_of(to).size) {
+      put(to, bundle_of(to, 1, objects));
     }
   };
-  const auto most = [&](BinId of, unsigned objects, int64_t bytes) {
-    return static_cast<uint64_t>(bytes) / info_of(of).size / objects * objects;
+  const auto most = [&](BinId of, unsigned objects) {
+    return static_cast<uint64_t>(kOption) / info_of(of).size / objects * objects;
   };
-  constexpr int64_t kLive = int64_t{1} << 30, kOption = 64 << 10;
-  set_timekeeper(true);
-  push(bin, 62, kOption, kLive);
-  EXPECT_EQ(depot_objects(depot, bin), most(bin, 62, kOption));
-  push(larger, each, kLive / 4, kLive);
-  EXPECT_EQ(depot_objects(depot, larger), most(larger, each, kLive / 4));
-  depot_trim(depot, true);
-  push(larger, each, kTolerated, 0);
-  EXPECT_EQ(depot_objects(depot, larger), most(larger, each, kTolerated)) << "the least";
-  set_timekeeper(false);
-  push(larger, each, kOption, kLive);
-  EXPECT_EQ(depot_objects(depot, larger), most(larger, each, kTolerated))
-      << "without a housekeeper the option alone counts";
-  depot_trim(depot, true);
-  push(larger, 2, kOption, kLive);
-  EXPECT_EQ(depot_objects(depot, larger), most(larger, 2, kOption));
-  depot_trim(depot, true);
-  set_timekeeper(true);
+  for (const bool housekeeper : {false, true}) {
+    set_timekeeper(housekeeper);
+    push(bin, 62);
+    push(larger, 2);
+    EXPECT_EQ(depot_objects(depot, bin), most(bin, 62));
+    EXPECT_EQ(depot_objects(depot, larger), most(larger, 2));
+    depot_trim(depot, true);
+  }
   options.depot = 0;
-  push(larger, each, kOption, kLive);
+  push(larger, 2);
   EXPECT_EQ(depot_objects(depot, larger), 0u) << "0 means nothing";
   set_timekeeper(false);
-  page_counts.resident.set(before);
 }
 
 TEST_F(DepotTest, TrimAllDrainsEverything) {

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "cache/thread_cache.h"
+#include "cache/thread_caches.h"
 #include "space/chunk_table.h"
 #include "unit/core/heap.h"
 #include "unit/stderr_capture.h"
@@ -72,6 +72,58 @@ TEST_F(Watch, WhatACacheHoldsForAMallocIsFree) {
   EXPECT_EQ(std::unique(next.begin(), next.end()), next.end()) << "none twice";
   for (void* each : next) EXPECT_EQ(freed(each), "");
   EXPECT_EQ(freed(object), "");
+}
+
+// A glance at the magazine's ends is not enough where its objects do not ascend.
+TEST_F(Watch, WhatACacheHoldsIsFreeInWhateverOrder) {
+  std::vector<void*> objects;
+  while (objects.size() < 1000) objects.push_back(alloc(48));
+  std::sort(objects.begin(), objects.end());
+  // Of the last folio but one few, so that a take begins with these; of the first many.
+  const auto folio_of = [](void* object) { return place_of(object).object / kFolioObjects; };
+  const unsigned last = folio_of(objects.back()) - 1;
+  unsigned few = 0, many = 0;
+  for (void* each : objects) {
+    if (folio_of(each) == last ? few++ < 3 : folio_of(each) == 0 && many++ < 50) {
+      EXPECT_EQ(freed(each), "");
+    }
+  }
+  void* next = alloc(48);
+  std::vector<void*> more;
+  for (unsigned i = 0; i < 1000 && folio_of(next) != last; ++i) {
+    more.push_back(next);
+    next = alloc(48);
+  }
+  ASSERT_EQ(folio_of(next), last);
+  unsigned held = 0;
+  for (void* each : objects) {
+    if (folio_of(each) != 0 || !thread_cache_holds(*thread_cache(), bin_of(48), each)) continue;
+    EXPECT_TRUE(found(freed(each), "double free of a 48-byte object"));
+    ++held;
+  }
+  EXPECT_NE(held, 0u);
+  more.push_back(next);
+  for (void* each : more) EXPECT_EQ(freed(each), "");
+  for (void* each : objects) {
+    if (place_of(each).taken() && !thread_cache_holds(*thread_cache(), bin_of(48), each)) EXPECT_EQ(freed(each), "");
+  }
+}
+
+TEST_F(Watch, EndsAboutThereWhereNotEachFreeIsCounted) {
+  options.watch = 2048;
+  ASSERT_FALSE(watch_counts_each());
+  void* const object = alloc(100);
+  void* const other = alloc(200);
+  unsigned frees = 0;
+  for (; is_watched(object) && frees < 3000; ++frees) {
+    free_object(alloc(100));
+    free_object(alloc(200));
+  }
+  EXPECT_NEAR(frees, 2048u, 2 * kWatchCountEvery);
+  for (; is_watched(other) && frees < 3000; ++frees) free_object(alloc(200));
+  EXPECT_NEAR(frees, 2048u, 2 * kWatchCountEvery);
+  free_object(object);
+  free_object(other);
 }
 
 TEST_F(Watch, EndsWhenABinHasHadItsShare) {

@@ -37,12 +37,29 @@ TEST(HugePace, QuickOnesAreTrustedMoreAndMore) {
   EXPECT_EQ(trusted_in_a_row(), 1u);
 }
 
-TEST(HugePace, ASlowOneMeansAPauseInProportion) {
+uint64_t pause_after(uint64_t us, bool came) {
   const uint64_t before = os::now_ms();
-  note_huge_page(kSlowUs, true);
+  note_huge_page(us, came);
   EXPECT_FALSE(huge_pages_due());
-  while (!huge_pages_due()) sleep_ms(5);
-  EXPECT_GE(os::now_ms() - before, 64 * kSlowUs / 1000);
+  while (!huge_pages_due()) sleep_ms(1);
+  return os::now_ms() - before;
+}
+
+TEST(HugePace, ASlowOneMeansAPauseInProportion) {
+  note_huge_page(0, true);
+  for (const uint64_t times : {16u, 32u, 64u, 64u}) EXPECT_GE(pause_after(kSlowUs, true), times * kSlowUs / 1000);
+  note_huge_page(0, true);
+}
+
+// No upper bound elsewhere, as a machine may be slow; but the first pause of several is short on any.
+TEST(HugePace, OneThatIsSlowByChanceCostsLittle) {
+  uint64_t shortest = ~uint64_t{0};
+  for (unsigned turn = 0; turn < 20; ++turn) {
+    note_huge_page(300, true);
+    shortest = std::min(shortest, pause_after(kSlowUs, true));
+  }
+  EXPECT_LT(shortest, 64 * kSlowUs / 1000);
+  note_huge_page(0, true);
 }
 
 TEST(HugePace, AQuickOneEndsAPause) {
