@@ -27,10 +27,10 @@ PPROF = "github.com/google/pprof@v0.0.0-20261016150608-1facf8f91b50"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Of a process that did a round."""
+    """Of a process that did a round: 750 samples of the least site, so that a fifth is 5 standard errors."""
     folder = tmp_path_factory.mktemp("profile")
     names = {kind: folder / f"heap.{kind}" for kind in ("html", "pprof", "folded", "speedscope")}
-    with program("profile:1024") as process:
+    with program("profile:256") as process:
         tell(process, "a")
         words = [word for kind, file in names.items() for word in (f"--{kind}", file)]
         done = folio_here("profile", str(process.pid), *words)
@@ -85,7 +85,7 @@ class TestPprof:
             assert label in tags
         raw = run_pprof(pprof, "-raw", files["pprof"])
         assert "alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt]" in raw
-        assert re.search(r"^PeriodType: space bytes\nPeriod: 1024$", raw, re.M)
+        assert re.search(r"^PeriodType: space bytes\nPeriod: 256$", raw, re.M)
 
     def test_mappings_have_build_ids(self, files):
         message = message_of(files["pprof"])
@@ -118,7 +118,7 @@ class TestPprof:
             done = folio_here("profile", "--diff", files["pprof"], file)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert estimate(0, 0, 1024).value == 0
-        assert load(files["pprof"]).interval == 1024
+        assert load(files["pprof"]).interval == 256
 
 
 class TestOtherFiles:
