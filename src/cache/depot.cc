@@ -59,7 +59,8 @@ Magazine* keep_ordered(Depot& depot, BinId bin, Magazine* bundle, const char* fu
 }
 
 bool has_room(const Depot& depot, BinId bin, int64_t bytes) {
-  return depot.shared.get() && depot.held.bytes[depot_small(bin)].get() + bytes <= options.depot << 10;
+  const int64_t most = (options.depot << 10) * shards.load(order::relaxed);  // relaxed: a new one counts soon
+  return depot.shared.get() && depot.held.bytes[depot_small(bin)].get() + bytes <= most;
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 // roles. So bundles that nobody needs are drained, also those below bundles in constant use. Zero-filled it is a valid,
 // empty depot. The process has one (process_caches, cpu_cache.h).
 //
-// Bound, of small and of larger objects (depot_small) each: the option `depot`. A bundle beyond it goes to the folios.
+// Bound, of small and of larger objects (depot_small) each: the option `depot` for each shard, as more CPUs pass on
+// more; all shards have it together. A bundle beyond it goes to the folios.
 // What waits here keeps its pages from being purged, and from other bins: more than that is worth it only to programs
 // that pass objects between threads and write to none of them (docs/decisions.md).
 //
