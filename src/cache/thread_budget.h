@@ -19,6 +19,7 @@ struct BinCache {
   bool ran_over;     // over, not dry, the last time
   uint8_t in_a_row;  // how often it did the same directly before, at most kInARow; not counted while used_up
   bool ascending;    // while the bin is watched: its magazine came from the folios, in the order of addresses
+  uint8_t watched;   // watched frees that the bin's count lacks
 };
 
 struct ThreadBudget {

@@ -259,9 +259,12 @@ bool thread_cache_holds(const ThreadCache& c, BinId bin, const void* object) {
   return holds(cursor, static_cast<unsigned>(end - cursor), object);
 }
 
-unsigned thread_cache_count_watched(ThreadCache& c) {
+unsigned thread_cache_count_watched(ThreadCache& c, BinId bin) {
   if (watch_counts_each()) return 1;
-  return ++c.watched % kWatchCountEvery == 0 ? kWatchCountEvery : 0;
+  uint8_t& frees = c.budget.bins[index(bin)].watched;
+  if (++frees < kWatchCountEvery) return 0;
+  frees = 0;
+  return kWatchCountEvery;
 }
 
 // If mallocs and frees alternate around a full or an empty magazine, every few calls would be slow. So the first
@@ -322,6 +325,7 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   Slot* const last = magazine->slot(magazine->bottom() - 1);
   Slot* slot = cursor;
   if (slot > magazine->slot(0)) {
+    cache->budget.bins[index(bin)].ascending = false;
     --slot;
     *slot = *last;
     *last = object;

@@ -86,7 +86,6 @@ struct ThreadCache {
   uint32_t calls_to_sweep;
   Magazine* empties;  // linked through next
   unsigned empty_count;
-  unsigned watched;  // the thread's watched frees
   ThreadBudget budget;
 
   Atomic<ThreadCache*>& stack_link() { return link; }
@@ -98,8 +97,8 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
 
 // Whether the calling thread's magazine of the bin holds the object, whose chunk is watched (store/watch.h).
 bool thread_cache_holds(const ThreadCache& cache, BinId bin, const void* object);
-// For how many the thread's watched free that has just come is to be counted.
-unsigned thread_cache_count_watched(ThreadCache& cache);
+// For how many the thread's watched free of the bin that has just come is to be counted.
+unsigned thread_cache_count_watched(ThreadCache& cache, BinId bin);
 
 // The slow half of free: keeps an object of a bin whose magazine is full or whose cursor is closed.
 void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const char* function);

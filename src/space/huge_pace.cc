@@ -13,7 +13,7 @@ constexpr uint64_t kQuickUs = 1500;  // a page that takes longer is slow
 constexpr uint64_t kPauseTimes = 16;
 constexpr unsigned kSlowDoubledMost = 2, kNoneDoubledMost = 6;
 constinit Hint<uint64_t> not_before{0};     // of os::now_ms()
-constinit Hint<unsigned> slow_in_a_row{0};  // how often huge pages were slow
+constinit Hint<unsigned> slow_before{0};    // slow ones since many in a row were quick, at most kSlowDoubledMost
 constinit Hint<unsigned> none_in_a_row{0};  // how often small pages came
 constexpr unsigned kTrustedMost = 63;
 constinit Hint<unsigned> quick{0};     // how many were trusted after the last quick one
@@ -42,11 +42,15 @@ void note_huge_page(uint64_t us, bool came) {
   const bool is_quick = came && us <= kQuickUs;
   quick.set(!is_quick ? 0 : quick.get() < kTrustedMost ? 2 * quick.get() + 1 : kTrustedMost);
   trusted.set(quick.get());
-  const unsigned slow = !came || is_quick ? 0 : slow_in_a_row.get() + 1;
-  slow_in_a_row.set(slow);
-  if (is_quick) return not_before.set(0);
-  const unsigned doubled = slow != 0 ? (slow - 1 < kSlowDoubledMost ? slow - 1 : kSlowDoubledMost)
-                                     : kSlowDoubledMost + (none < kNoneDoubledMost ? none : kNoneDoubledMost);
+  if (is_quick) {
+    if (quick.get() == kTrustedMost) slow_before.set(0);
+    return not_before.set(0);
+  }
+  unsigned doubled = kSlowDoubledMost + (none < kNoneDoubledMost ? none : kNoneDoubledMost);
+  if (came) {
+    doubled = slow_before.get();
+    if (doubled < kSlowDoubledMost) slow_before.set(doubled + 1);
+  }
   not_before.set(os::now_ms() + ((kPauseTimes * us / 1000 + 1) << doubled));
 }
 

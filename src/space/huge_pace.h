@@ -3,8 +3,9 @@
 // A huge page takes 0.1 to 0.3 ms, most of it for zeroing; small pages in its place take 0.5 ms. But where memory is
 // fragmented, the kernel moves other pages out of the way first; and a virtual machine that gives free memory back to
 // its host waits for the host. (5 ms a page were seen: 3.1 s in place of 0.65 for a burst of 1 GiB.) So pages are
-// timed, and after a slow one there is a pause: 16 times its time, after the second in a row 32, from the third on 64.
-// So slow pages take at most 1/64 of the time where they stay slow, and one that was slow by chance costs little. (With
+// timed, and after a slow one there is a pause: 16 times its time, after the second 32, from the third on 64, until six
+// in a row have been quick. So slow pages take at most 1/64 of the time where they go on, and one that was slow by
+// chance costs little. (With
 // 64 times at once, a page of 2 ms, among a hundred of 0.3, had small pages come in its program's next 130 ms: a
 // vector's growth to tens of MiB took 0.30 s in place of 0.21.)
 //

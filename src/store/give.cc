@@ -125,8 +125,10 @@ FOLIO_INLINE void* const* gather_run(uint64_t& mask, const BinInfo& info, uint64
 // find a descriptor takes 35 instructions.
 struct SeenChunks {
   static constexpr unsigned kPlaces = 8;
-  uintptr_t chunk[kPlaces] = {};  // its address / kChunkBytes; 0: none
+  uintptr_t chunk[kPlaces];  // its address / kChunkBytes, or what no address has
   Descriptor* descriptor[kPlaces];
+
+  SeenChunks() { __builtin_memset(chunk, 0xff, sizeof chunk); }
 
   FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const char* object) {
     const uintptr_t its = reinterpret_cast<uintptr_t>(object) / kChunkBytes;

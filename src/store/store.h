@@ -25,9 +25,9 @@ struct alignas(64) Bin {
   // The chunk whose hints are repaired next; null: the bin's first one.
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
-  Atomic<bool> refused;    // the kernel has refused to purge some page
-  Hint<unsigned> watched;  // frees watched so far; of simultaneous ones it may miss some
-  AdvisedRuns advised;     // to be huge pages
+  Atomic<bool> refused;       // the kernel has refused to purge some page
+  Counter<unsigned> watched;  // frees watched so far
+  AdvisedRuns advised;        // to be huge pages
   // The chunk that was inherited last, to be used up before another is.
   Atomic<Descriptor*> inherited;
   Hint<uint64_t> swapped_to;  // the number of the last chunk that was looked at to be given up for it; 0: none
@@ -50,9 +50,9 @@ struct ChunkRound {
 
 struct Store {
   Bin bins[kBins];
-  Hint<unsigned> watched;   // frees of all bins that were watched
-  ChunkRound purged_to;     // purge.h
-  ChunkRound inherited_to;  // retire.h
+  Counter<unsigned> watched;  // frees of all bins that were watched
+  ChunkRound purged_to;       // purge.h
+  ChunkRound inherited_to;    // retire.h
   // How much must be dirty, in bins and beyond them, before the next look, as the last one was in vain.
   Hint<int64_t> inherit_from, borrow_from;
   CollapsePlace collapse;

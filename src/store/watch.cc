@@ -19,9 +19,8 @@ bool watch_counts_each() {
 
 void watch_free(Store& store, BinId bin, const void* address, unsigned frees) {
   if (frees == 0) return;
-  Hint<unsigned>& mine = store.of(bin).watched;
-  mine.set(mine.get() + frees);
-  store.watched.set(store.watched.get() + frees);
+  store.of(bin).watched.add(frees);
+  store.watched.add(frees);
   if (watch_wanted(store, bin)) return;
   // Relaxed: either value leads to the bin. Not a store: since the free the chunk may have left its bin.
   auto watched = static_cast<uint16_t>((kCodeWatched + index(bin)) * kCursorBytes);

@@ -7,7 +7,7 @@
 //
 // Rejected: to watch the first frees of each thread: that needs the bin's cursor closed, which makes mallocs slow too.
 //
-// Who may touch it: everybody; its counts are estimates.
+// Who may touch it: everybody. The counts only grow: what was watched once and is not is never watched again.
 #pragma once
 
 #include "store/store.h"
@@ -20,9 +20,9 @@ inline constexpr unsigned kWatchShares = 8;  // all bins together have this time
 bool watch_wanted(const Store& store, BinId bin);
 
 // Called after a free of an address in a watched chunk: counts it as `frees` of them, and may end the chunk's watch.
-// With 0 it does nothing: a thread tells of every kWatchCountEvery-th free only, as the counts are lines that all
-// threads write. (A prime: where bins are freed by turns, each has its turn to be counted.)
-inline constexpr unsigned kWatchCountEvery = 17;
+// With 0 it does nothing: a thread tells of every kWatchCountEvery-th free of a bin only, as the counts are lines that
+// all threads write.
+inline constexpr unsigned kWatchCountEvery = 16;
 void watch_free(Store& store, BinId bin, const void* address, unsigned frees = 1);
 // Whether all of them are to be told, as every kWatchCountEvery-th would be too coarse.
 bool watch_counts_each();

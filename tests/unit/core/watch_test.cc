@@ -109,21 +109,41 @@ TEST_F(Watch, WhatACacheHoldsIsFreeInWhateverOrder) {
   }
 }
 
+// Each bin has its share, whatever comes between.
 TEST_F(Watch, EndsAboutThereWhereNotEachFreeIsCounted) {
   options.watch = 2048;
   ASSERT_FALSE(watch_counts_each());
   void* const object = alloc(100);
   void* const other = alloc(200);
-  unsigned frees = 0;
-  for (; is_watched(object) && frees < 3000; ++frees) {
-    free_object(alloc(100));
+  unsigned frees = 0, others = 0;
+  for (; is_watched(other) && others < 3000; ++others) {
+    for (unsigned i = 0; i + 1 < kWatchCountEvery; ++i) {
+      if (is_watched(object)) ++frees;
+      free_object(alloc(100));
+    }
     free_object(alloc(200));
   }
   EXPECT_NEAR(frees, 2048u, 2 * kWatchCountEvery);
-  for (; is_watched(other) && frees < 3000; ++frees) free_object(alloc(200));
-  EXPECT_NEAR(frees, 2048u, 2 * kWatchCountEvery);
+  EXPECT_NEAR(others, 2048u, 2 * kWatchCountEvery);
   free_object(object);
   free_object(other);
+}
+
+// Threads at once lose no count: what has ended does not begin anew.
+TEST_F(Watch, EndsOnceAndForAll) {
+  options.watch = 3000;
+  const BinId bin = bin_of(100);
+  void* const object = alloc(100);
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (unsigned n = 0; n < 100 * 3; ++n) watch_free(process_store, bin, object, 2);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(process_store.of(bin).watched.get(), 8u * 300 * 2);
+  EXPECT_FALSE(watch_wanted(process_store, bin));
+  free_object(object);
 }
 
 TEST_F(Watch, EndsWhenABinHasHadItsShare) {

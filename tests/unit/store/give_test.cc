@@ -8,6 +8,7 @@
 #include "store/check.h"
 #include "store/occupancy.h"
 #include "unit/cache/magazines.h"
+#include "unit/stderr_capture.h"
 #include "unit/store/take_give.h"
 #include "unit/support.h"
 
@@ -34,6 +35,20 @@ TEST(Give, ObjectsOfManyFoliosAndChunksInOneCall) {
     for (void* object : objects) EXPECT_FALSE(place_of(object).taken());
     EXPECT_TRUE(check_bin(process_store, bin));
   }
+}
+
+// Of a damaged magazine: no descriptor is taken for theirs.
+TEST(Give, AddressesBelowTheFirstChunkAreReported) {
+  const SavedOptions saved;
+  options.errors = kErrorsWarn;
+  void* object = nullptr;
+  ASSERT_EQ(take_objects(process_store, bin64, &object, 1), 1u);
+  void* const list[] = {nullptr, reinterpret_cast<void*>(64), object, reinterpret_cast<void*>(kChunkBytes - 64)};
+  StderrCapture capture;
+  give_objects(bin64, list, 4, "FUNC");
+  const std::string reported = capture.stop();
+  EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 3) << reported;
+  EXPECT_FALSE(place_of(object).taken());
 }
 
 TEST(Give, RowsOfNeighboursUpAndDown) {
