@@ -194,7 +194,7 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
       }
       const char* const start = object - in_folio * info.size;
       void* const* const next = gather_run(mask, info, valid_in(info, folio), start, at, end, function, bin);
-      if (next - at < kRunLeast) look_at = next + kSingly;
+      if (next - at < kRunLeast) look_at = end - next < kSingly ? end : next + kSingly;
       at = next;
     }
   }
