@@ -325,6 +325,7 @@ Pushed cpu_cache_push_one(CpuCaches& caches, BinId bin, void* object) {
 
 namespace {
 
+// Apart, as most lists are empty then: a look takes 51 instructions in place of 68.
 FOLIO_NOINLINE bool list_holds(CpuCache& cache, BinId bin, const void* object) {
   constexpr unsigned kFewMagazines = 4;
   bool found = false;

@@ -4,9 +4,9 @@
 // empty depot. The process has one (process_caches, cpu_cache.h).
 //
 // Bound, of small and of larger objects (depot_small) each: the option `depot` for each shard, as more CPUs pass on
-// more; all shards have it together. A bundle beyond it goes to the folios.
-// What waits here keeps its pages from being purged, and from other bins: more than that is worth it only to programs
-// that pass objects between threads and write to none of them (docs/decisions.md).
+// more; all shards have it together. A bundle beyond it goes to the folios. What waits here keeps its pages from being
+// purged, and from other bins. A larger bound makes only those programs faster that write to nothing of what they pass
+// between threads (docs/decisions.md).
 //
 // Order: while a bundle of the bin waits, scattered magazines (validate.h) go to the folios instead. If none waits, a
 // bundle is pushed as it is: where threads take as fast as others give, the detour brings no order. (With all scattered

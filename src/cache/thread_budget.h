@@ -15,11 +15,11 @@ inline constexpr uint32_t kSmallFirst = 512;
 
 struct BinCache {
   uint8_t capacity;
-  uint8_t calls;     // how often the bin ran over or dry since it was last swept, at most 255
-  bool ran_over;     // over, not dry, the last time
-  uint8_t in_a_row;  // how often it did the same directly before, at most kInARow; not counted while used_up
-  bool ascending;    // while the bin is watched: its magazine came from the folios, in the order of addresses
-  uint8_t watched;   // watched frees that the bin's count lacks
+  uint8_t calls;      // how often the bin ran over or dry since it was last swept, at most 255
+  bool ran_over;      // over, not dry, the last time
+  uint8_t in_a_row;   // how often it did the same directly before, at most kInARow; not counted while used_up
+  bool ascending;     // while the bin is watched: its magazine came from the folios, in the order of addresses
+  uint8_t uncounted;  // watched frees that the bin's count lacks
 };
 
 struct ThreadBudget {

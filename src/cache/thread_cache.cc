@@ -261,7 +261,7 @@ bool thread_cache_holds(const ThreadCache& c, BinId bin, const void* object) {
 
 unsigned thread_cache_count_watched(ThreadCache& c, BinId bin) {
   if (watch_counts_each()) return 1;
-  uint8_t& frees = c.budget.bins[index(bin)].watched;
+  uint8_t& frees = c.budget.bins[index(bin)].uncounted;
   if (++frees < kWatchCountEvery) return 0;
   frees = 0;
   return kWatchCountEvery;

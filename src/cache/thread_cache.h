@@ -97,7 +97,7 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
 
 // Whether the calling thread's magazine of the bin holds the object, whose chunk is watched (store/watch.h).
 bool thread_cache_holds(const ThreadCache& cache, BinId bin, const void* object);
-// For how many the thread's watched free of the bin that has just come is to be counted.
+// For how many watched frees of the bin the one that has just come is to be counted: 0, or those since the last time.
 unsigned thread_cache_count_watched(ThreadCache& cache, BinId bin);
 
 // The slow half of free: keeps an object of a bin whose magazine is full or whose cursor is closed.

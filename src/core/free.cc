@@ -47,7 +47,8 @@ void release_watched(void* object, BinId bin, const char* function) {
   if ((cache != nullptr && thread_cache_holds(*cache, bin, object)) || cpu_caches_hold(process_caches, bin, object))
     return report_double_free(function, object, bin);
   give_object(bin, object, function);
-  watch_free(process_store, bin, object, cache != nullptr ? thread_cache_count_watched(*cache, bin) : 1);
+  const unsigned frees = cache != nullptr ? thread_cache_count_watched(*cache, bin) : 1;
+  if (frees != 0) watch_free(process_store, bin, object, frees);
   // Without decay its pages go at once.
   options.decay == 0 ? clock_after_slow_call() : clock_after_light_call();
 }

@@ -23,9 +23,7 @@ struct Giving {
   Giving(BinId bin, const char* of) : info(info_of(bin)), page(info), change{}, function(of) {}
 
   FOLIO_INLINE void give(Descriptor& d, unsigned folio, uint64_t mask) {
-    note(d, folio, mask, clear_bits(d, info, folio, mask));
-  }
-  FOLIO_INLINE void note(Descriptor& d, unsigned folio, uint64_t mask, Cleared cleared) {
+    const Cleared cleared = clear_bits(d, info, folio, mask);
     if (mask == cleared.bits && page.none(d, info, folio, mask, cleared.left)) return;
     give_more(d, folio, mask, cleared);
   }
@@ -208,15 +206,7 @@ void give_object(BinId bin, void* object, const char* function) {
   if (d == nullptr || !is_start(info, *d, static_cast<char*>(object), &number)) {
     return report_not_given(bin, object, function);
   }
-  const unsigned folio = number / kFolioObjects;
-  const uint64_t bit = uint64_t{1} << number % kFolioObjects;
-  const Cleared cleared = clear_bits(*d, info, folio, bit);
-  // Without what Giving prepares for many: most of a process's first frees end here.
-  unsigned run;
-  if (cleared.bits == bit && lies_between(number % kFolioObjects, cleared.left, &run) && run < objects_a_page(info)) {
-    return;
-  }
-  Giving(bin, function).note(*d, folio, bit, cleared);
+  Giving(bin, function).give(*d, number / kFolioObjects, uint64_t{1} << number % kFolioObjects);
 }
 
 }  // namespace folio

@@ -102,14 +102,6 @@ void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, Pa
 inline unsigned objects_a_page(const BinInfo& info) {
   return static_cast<unsigned>((os::page_bytes() * info.multiplier) >> kDivisionShift);
 }
-// Whether a free object of a folio, whose word is `taken`, lies between taken ones in the word. *run: so many are free
-// between these.
-FOLIO_INLINE bool lies_between(unsigned object, uint64_t taken, unsigned* run) {
-  const uint64_t upwards = taken >> object, downwards = taken << (kFolioObjects - 1 - object);
-  if (upwards == 0 || downwards == 0) return false;
-  *run = lowest_bit(upwards) + (kFolioObjects - 1 - highest_bit(downwards)) - 1;
-  return true;
-}
 // A quick test that a give leaves no page free, as too few free objects lie in a row. Reads the folio's word, and its
 // neighbours' where pages reach from one folio into the next. (Without it half of all frees in random order took the
 // exact test, 60 instructions each.)
@@ -130,8 +122,14 @@ struct FreeRun {
     // A folio within a page, which is free only if all of it is. (The chunk's last page may have less of a folio.)
     if (within && left != 0 && folio + 1u != info.folios) return true;
     const bool one = (given & (given - 1)) == 0;
-    unsigned run;
-    if (one && lies_between(lowest_bit(given), left, &run)) return run < least;
+    if (one) {
+      const unsigned its = lowest_bit(given);
+      const uint64_t upwards = left >> its, downwards = left << (kFolioObjects - 1 - its);
+      // Between two taken objects of the word.
+      if (upwards != 0 && downwards != 0) {
+        return lowest_bit(upwards) + (kFolioObjects - 1 - highest_bit(downwards)) - 1 < least;
+      }
+    }
     if (nested && !one) {
       return folio + 1u != info.folios && (within ? left != 0 : !has_run(~left, least));
     }

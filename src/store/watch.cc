@@ -18,7 +18,6 @@ bool watch_counts_each() {
 }
 
 void watch_free(Store& store, BinId bin, const void* address, unsigned frees) {
-  if (frees == 0) return;
   store.of(bin).watched.add(frees);
   store.watched.add(frees);
   if (watch_wanted(store, bin)) return;

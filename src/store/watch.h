@@ -7,7 +7,7 @@
 //
 // Rejected: to watch the first frees of each thread: that needs the bin's cursor closed, which makes mallocs slow too.
 //
-// Who may touch it: everybody. The counts only grow: what was watched once and is not is never watched again.
+// Who may touch it: everybody. The counts only grow, so a watch that has ended does not begin anew.
 #pragma once
 
 #include "store/store.h"
@@ -19,12 +19,11 @@ inline constexpr unsigned kWatchShares = 8;  // all bins together have this time
 // Whether a chunk that is opened now is to be watched.
 bool watch_wanted(const Store& store, BinId bin);
 
-// Called after a free of an address in a watched chunk: counts it as `frees` of them, and may end the chunk's watch.
-// With 0 it does nothing: a thread tells of every kWatchCountEvery-th free of a bin only, as the counts are lines that
-// all threads write.
+// Called after a free of an address in a watched chunk: counts `frees` of them, and may end the chunk's watch. All
+// threads write the counts, so each calls it at every kWatchCountEvery-th free of a bin only, for so many; at each one
+// if watch_counts_each(), as the option is too small for that.
 inline constexpr unsigned kWatchCountEvery = 16;
 void watch_free(Store& store, BinId bin, const void* address, unsigned frees = 1);
-// Whether all of them are to be told, as every kWatchCountEvery-th would be too coarse.
 bool watch_counts_each();
 
 }  // namespace folio
