@@ -49,7 +49,6 @@ struct alignas(64) CpuCache {
 
 struct CpuCaches {
   Atomic<CpuCache*> of_cpu[kCpusMost];  // null until first used
-  Counter<unsigned> made;               // how many caches there are
   Hint<bool> sparing;                   // cpu_caches_spare
   Depot depot;
 };

@@ -59,7 +59,8 @@ Magazine* keep_ordered(Depot& depot, BinId bin, Magazine* bundle, const char* fu
 }
 
 bool has_room(const Depot& depot, BinId bin, int64_t bytes) {
-  const int64_t most = (options.depot << 10) * shards.load(order::relaxed);  // relaxed: a new one counts soon
+  const unsigned cpus = depot.cpus.get();  // 0 without CPU caches
+  const int64_t most = (options.depot << 10) * (cpus == 0 ? 1 : cpus);
   // With 0 nothing: the count may be below 0, as CPU caches flush what they moved late.
   return most != 0 && depot.shared.get() && depot.held.bytes[depot_small(bin)].get() + bytes <= most;
 }

@@ -3,7 +3,7 @@
 // roles. So bundles that nobody needs are drained, also those below bundles in constant use. Zero-filled it is a valid,
 // empty depot. The process has one (process_caches, cpu_cache.h).
 //
-// Bound, of small and of larger objects (depot_small) each: the option `depot` for each shard, as more CPUs pass on
+// Bound, of small and of larger objects (depot_small) each: the option `depot` for each CPU cache, as more CPUs pass on
 // more; all shards have it together. A bundle beyond it goes to the folios. What waits here keeps its pages from being
 // purged, and from other bins. A larger bound makes only those programs faster that write to nothing of what they pass
 // between threads (docs/decisions.md).
@@ -58,6 +58,7 @@ struct Depot {
     Counter<int64_t> bytes[2];  // by depot_small: of larger objects, of small ones
   } held;
   alignas(64) Hint<bool> shared;  // whether depot_set_shared was called
+  Counter<unsigned> cpus;         // how many CPUs have a cache
   Hint<unsigned> next_to_age;     // where depot_age goes on; simultaneous calls do no harm
 };
 

@@ -64,7 +64,7 @@ class Retained(unittest.TestCase):
     def test_depot(self) -> None:
         # Magazines that are less than half full do not go there, so threads have room for whole ones.
         options = "cpu_cache:0,decay:60000,dirty_floor:0,housekeeper:off,depot:2048"
-        bound = SHARDS * 2 * 2 * MIB + 2 * 256 + CPUS * (128 if SHARDS == 1 else 1024) + THREAD_CACHES
+        bound = 2 * 2 * MIB + 2 * 256 + CPUS * (128 if SHARDS == 1 else 1024) + THREAD_CACHES
         self.holds(bound, options, "depot:262144", "depot", dirty=True)
 
     def test_dirty_without_a_housekeeper(self) -> None:

@@ -466,7 +466,7 @@ TEST_F(CpuCacheTest, AnotherInstanceKnowsNothingOfThisOne) {
   static constinit CpuCaches second{};
   depot_set_shared(second.depot);
   EXPECT_EQ(cpu_cache_get(second, bin, kWhole, nullptr), nullptr) << "which makes its cache";
-  EXPECT_EQ(second.made.get(), 1u);
+  EXPECT_EQ(second.depot.cpus.get(), 1u);
   Magazine* const here = magazine_of(bin, kWhole);
   Magazine* const there = magazine_of(bin, 40);
   cpu_cache_put(caches, bin, here, "test");
@@ -501,7 +501,7 @@ TEST_F(CpuCacheTest, AnotherInstanceKnowsNothingOfThisOne) {
   EXPECT_EQ(cpu_caches_trim(caches, true), 0u);
   EXPECT_EQ(cpu_cache_get_large(second, granules), large);
   large_give(large);
-  EXPECT_EQ(process_caches.made.get(), 0u);
+  EXPECT_EQ(process_caches.depot.cpus.get(), 0u);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ TEST(DepotAlone, KeepsNothing) {
   EXPECT_EQ(get(bin), nullptr);
 }
 
-// On one CPU, whatever the machine has: with each eight more the bound grows (shards_test.cc).
+// On one CPU, whatever the machine has: others may have shards of their own (shards_test.cc).
 class DepotTest : public ::testing::Test {
  protected:
   DepotTest() {
@@ -152,6 +152,19 @@ TEST_F(DepotTest, WhatIsOverTheBoundGoesToTheFolios) {
   EXPECT_EQ(depot_objects(depot, other), 30u);
 }
 
+TEST_F(DepotTest, TheBoundGrowsWithTheCpusThatHaveACache) {
+  options.depot = 64;  // KiB
+  const unsigned fit = 64 * 1024 / 64;
+  for (const unsigned cpus : {0u, 1u, 2u, 5u}) {
+    depot.cpus.set(cpus);
+    const unsigned most = (cpus == 0 ? 1 : cpus) * fit;
+    for (unsigned pushed = 0; pushed < 2 * most; pushed += 62) put(bin, bundle_of(bin, 1, 62));
+    EXPECT_EQ(depot_objects(depot, bin), most / 62 * 62) << cpus;
+    depot_trim(depot, true);
+  }
+  depot.cpus.set(0);
+}
+
 TEST_F(DepotTest, WithoutRoomItKeepsNothing) {
   options.depot = 0;
   put(bin, bundle_of(bin, 2, 62));
@@ -246,6 +259,7 @@ TEST_F(DepotTest, SmallAndLargerObjectsMayBeAsMuchAsTheOptionSaysEach) {
 }
 
 TEST_F(DepotTest, TrimAllDrainsEverything) {
+  options.depot = 8192;  // KiB
   unsigned magazines = 0;
   for (const BinId each : all_bins()) {
     if (info_of(each).magazine_most == 0) continue;
