@@ -342,8 +342,7 @@ FOLIO_NOINLINE bool list_holds(CpuCache& cache, BinId bin, const void* object) {
 
 bool cpu_caches_hold(CpuCaches& caches, BinId bin, const void* object) {
   constexpr unsigned kFewCaches = 8;
-  const unsigned made = caches.depot.cpus.get();
-  unsigned left = made < kFewCaches ? made : kFewCaches;
+  unsigned left = caches.depot.cpus.get() < kFewCaches ? caches.depot.cpus.get() : kFewCaches;
   for (unsigned i = 0; left != 0 && i < kCpusMost; ++i) {
     CpuCache* cache = caches.of_cpu[i].load(order::acquire);  // [cpu-cache] acquire: pairs with make_cache
     if (cache == nullptr) continue;

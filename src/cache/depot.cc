@@ -59,8 +59,7 @@ Magazine* keep_ordered(Depot& depot, BinId bin, Magazine* bundle, const char* fu
 }
 
 bool has_room(const Depot& depot, BinId bin, int64_t bytes) {
-  const unsigned cpus = depot.cpus.get();  // 0 without CPU caches
-  const int64_t most = (options.depot << 10) * (cpus == 0 ? 1 : cpus);
+  const int64_t most = (options.depot << 10) * most_of(depot.cpus.get(), 1);  // without CPU caches as for one
   // With 0 nothing: the count may be below 0, as CPU caches flush what they moved late.
   return most != 0 && depot.shared.get() && depot.held.bytes[depot_small(bin)].get() + bytes <= most;
 }
