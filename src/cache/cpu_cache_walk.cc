@@ -27,13 +27,14 @@ void cpu_caches_after_fork(CpuCaches& caches, Fields& fields, bool alone) {
     CpuCache* cache = entry.load(order::acquire);
     if (cache == nullptr) continue;
     cache->large = LargeList{};
+    cache->to_depot[0] = cache->to_depot[1] = 0;
     if (!cache->section.held()) continue;
     // The lists may be half changed, and cannot be checked: what they hold is lost, at most the budget.
     cache->bytes = 0;
-    cache->to_depot[0] = cache->to_depot[1] = 0;
     for (CpuList& list : cache->lists) list.clear();
     cache->section.forget_holder();
   }
+  depot_count_anew(caches.depot);
   large_give_parked(fields);
 }
 

@@ -81,6 +81,15 @@ void depot_push(Depot& depot, BinId bin, Magazine* bundle, int64_t bytes, const 
 
 void depot_count(Depot& depot, bool small, int64_t bytes) { depot.held.bytes[small].add(bytes); }
 
+void depot_count_anew(Depot& depot) {
+  int64_t bytes[2] = {};
+  for (unsigned i = 1; i < kBins; ++i) {
+    const uint64_t objects = depot_objects(depot, bin_id(i));
+    bytes[depot_small(bin_id(i))] += static_cast<int64_t>(objects * info_of(bin_id(i)).size);
+  }
+  for (unsigned i = 0; i < 2; ++i) depot.held.bytes[i].set(bytes[i]);
+}
+
 int64_t bundle_bytes(BinId bin, Magazine* bundle) {
   int64_t objects = 0;
   for (Magazine* m = bundle; m != nullptr; m = m->next()) objects += m->count();

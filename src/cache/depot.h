@@ -78,6 +78,8 @@ Magazine* depot_pop(Depot& depot, BinId bin);
 // Counts bytes into the depot, or, if negative, out of it. A CPU cache does so when its own sum reaches account_step():
 // until then the bound does not see these bytes.
 void depot_count(Depot& depot, bool small, int64_t bytes);
+// Counts what is there, in the child of a fork that is alone: other threads had pushed or popped and not counted yet.
+void depot_count_anew(Depot& depot);
 inline bool depot_small(BinId bin) { return info_of(bin).size < kManyLargest; }
 inline constexpr int64_t kAccountStep = int64_t{128} << 10;
 // Less often with many CPUs, as the counter is one line. (Sharded it would drift.)
