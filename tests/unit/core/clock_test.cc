@@ -332,6 +332,7 @@ TEST_F(Clock, SlowCallsRunTheDecay) {
 // In steps: two ticks drain 1000 magazines, and no call more than its share of them.
 TEST_F(Clock, ATickOfTheProgramsEmptiesTheDepotInSteps) {
   options.decay = 20;
+  options.depot = 8192;
   options.housekeeper = kHousekeeperOff;
   const int result = in_child([] {  // a depot that is shared is so for good
     depot_set_shared(process_caches.depot);
