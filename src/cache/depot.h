@@ -58,7 +58,7 @@ struct Depot {
     Counter<int64_t> bytes[2];  // by depot_small: of larger objects, of small ones
   } held;
   alignas(64) Hint<bool> shared;  // whether depot_set_shared was called
-  Counter<unsigned> cpus;         // how many CPUs have a cache
+  Counter<unsigned> cpus;         // how many CPUs have a cache: the bound grows with them
   Hint<unsigned> next_to_age;     // where depot_age goes on; simultaneous calls do no harm
 };
 
@@ -78,7 +78,8 @@ Magazine* depot_pop(Depot& depot, BinId bin);
 // Counts bytes into the depot, or, if negative, out of it. A CPU cache does so when its own sum reaches account_step():
 // until then the bound does not see these bytes.
 void depot_count(Depot& depot, bool small, int64_t bytes);
-// Counts what is there, in the child of a fork that is alone: other threads had pushed or popped and not counted yet.
+// In the child of a fork that is alone: counts what is there, as far as depot_objects walks, since other threads had
+// pushed or popped and not counted yet. (With 3 MiB of objects of 8 bytes 0.2 ms, of 64 bytes no difference.)
 void depot_count_anew(Depot& depot);
 inline bool depot_small(BinId bin) { return info_of(bin).size < kManyLargest; }
 inline constexpr int64_t kAccountStep = int64_t{128} << 10;
