@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <string>
 #include <thread>
 
 #include "base/bits.h"
@@ -107,6 +108,70 @@ TEST(Metadata, TakesSmallerPiecesWhereAddressSpaceIsShort) {
   });
   if (result == kCannot) GTEST_SKIP() << "no limits here";
   EXPECT_EQ(result, kPassed);
+}
+
+// Whether the page of each of these addresses is resident: a letter for each.
+std::string resident_at(const char* start, size_t bytes) {
+  const size_t page = os::page_bytes();
+  std::string letters;
+  for (const char* at = start; at < start + bytes; at += page) {
+    unsigned char there = 0;
+    letters += !residency(at, page, &there) ? '?' : (there & 1) != 0 ? 'x' : '.';
+  }
+  return letters;
+}
+
+constexpr size_t kStep = 32 * kKiB;  // what comes at once
+char* piece() { return reinterpret_cast<char*>(metadata_pieces.load(order::relaxed)); }
+size_t used() { return metadata_pieces.load(order::relaxed)->used.load(order::relaxed); }
+
+// Hands metadata out until the last page of a step, of which at most half is left.
+void go_to_end_of_step() {
+  metadata_alloc(64);  // a piece
+  while (used() % kStep < kStep - os::page_bytes() / 2) metadata_alloc(64);
+}
+
+bool can_populate() {
+  const size_t page = os::page_bytes();
+  void* space = os::reserve(page, page);
+  const bool can =
+      os::commit(space, page) && os::populate(space, page) && resident_at(static_cast<char*>(space), page) == "x";
+  os::unreserve(space, page);
+  return can && page < kStep;
+}
+
+// Runs it in a child, in which nothing has touched what comes.
+template <class Body>
+void expect_in_child(Body&& body) {
+  const int result = in_child([&] {
+    if (!can_populate()) return kCannot;
+    body();
+    return ::testing::Test::HasFailure() ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "this kernel (before 5.14) cannot, or an emulator does not";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST(Metadata, AStepComesAtOnce) {
+  expect_in_child([] {
+    go_to_end_of_step();
+    const size_t next = round_up(used(), kStep);
+    EXPECT_EQ(resident_at(piece() + next, kStep), std::string(kStep / os::page_bytes(), '.'));
+    while (used() <= next) metadata_alloc(64);
+    EXPECT_EQ(resident_at(piece() + next, kStep), std::string(kStep / os::page_bytes(), 'x'));
+    EXPECT_EQ(resident_at(piece() + next + kStep, os::page_bytes()), ".");
+  });
+}
+
+TEST(Metadata, LongOnesComeAsTheyAreTouched) {
+  expect_in_child([] {
+    go_to_end_of_step();
+    const size_t long_one = 3 * kStep, page = os::page_bytes(), start = round_up(used(), page);
+    metadata_alloc(long_one, page);
+    EXPECT_EQ(resident_at(piece() + start, long_one), std::string(long_one / page, '.'));
+    const size_t end = start + long_one, rest = round_up(end, kStep) - end;
+    EXPECT_EQ(resident_at(piece() + end, rest), std::string(rest / page, 'x'));
+  });
 }
 
 }  // namespace
