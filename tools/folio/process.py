@@ -1,7 +1,8 @@
 """A running process as the kernel shows it: its mappings, its memory in bulk, its counters. Knows nothing of Folio.
 
-Memory is copied by process_vm_readv, up to 1024 ranges in a call; where a sandbox refuses that call, /proc/PID/mem
-serves. Neither stops the process.
+Memory is read through /proc/PID/mem, which does not stop the process. Not by process_vm_readv, though that copies many
+ranges in a call: it pins pages, and a fork meanwhile copies these before it copies others (Linux 5.9), so the child of
+a process of several threads would have some of its memory from earlier than the rest.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from folio.errors import FolioError, NewProgram, NotPermitted, ProcessGone
 from folio.permission import why_refused
 from folio.source import PAGE, Mapping, Ranged, Source
 
-RANGES_MOST = 1024  # IOV_MAX
-CALL_BYTES_MOST = 1 << 30
+# Short ranges that lie near each other are read together, so many at most.
+NEAR, SHORT, TOGETHER_MOST = 512, 4096, 1024
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of /proc/PID/stat
 
 
@@ -27,16 +28,15 @@ class Vector(ctypes.Structure):
 
 
 libc = ctypes.CDLL(None, use_errno=True)
-for call in (libc.process_vm_readv, libc.process_vm_writev):
-    call.restype = ctypes.c_ssize_t
-    call.argtypes = (
-        ctypes.c_int,
-        ctypes.POINTER(Vector),
-        ctypes.c_ulong,
-        ctypes.c_void_p,
-        ctypes.c_ulong,
-        ctypes.c_ulong,
-    )
+libc.process_vm_writev.restype = ctypes.c_ssize_t
+libc.process_vm_writev.argtypes = (
+    ctypes.c_int,
+    ctypes.POINTER(Vector),
+    ctypes.c_ulong,
+    ctypes.c_void_p,
+    ctypes.c_ulong,
+    ctypes.c_ulong,
+)
 
 
 def parse_maps(text: str) -> list[Mapping]:
@@ -56,6 +56,17 @@ def vectors_of(ranges: Ranged) -> np.ndarray:
         return np.array(ranges, np.uint64).reshape(-1, 2)
     except OverflowError:  # numbers that are no addresses: nothing is there
         return np.array([(address % (1 << 64), length) for address, length in ranges], np.uint64)
+
+
+def groups_of(vectors: np.ndarray) -> list[tuple[int, int]]:
+    """Which ranges are read together: first, end."""
+    starts, lengths = vectors[:, 0], vectors[:, 1]
+    short = lengths <= SHORT
+    # Where the next one begins before the end, the difference is beyond any address; unless the end is, too.
+    near = (starts[1:] - (starts + lengths)[:-1] <= NEAR) & (starts[1:] >= starts[:-1]) & short[1:] & short[:-1]
+    near[TOGETHER_MOST - 1 :: TOGETHER_MOST] = False
+    firsts = np.flatnonzero(np.concatenate(([True], ~near)))
+    return list(zip(firsts.tolist(), [*firsts[1:].tolist(), len(vectors)], strict=True))
 
 
 class Process(Source):
@@ -184,64 +195,47 @@ class Process(Source):
 
     def read_into(self, buffer: np.ndarray, ranges: Ranged) -> None:
         vectors = vectors_of(ranges)
+        if len(vectors) == 0:
+            return
         ends = np.cumsum(vectors[:, 1]).astype(np.int64)
-        offset = first = 0
-        while first < len(vectors):
-            # At most so many ranges, and no further one from so many bytes on.
-            last = min(int(np.searchsorted(ends, offset + CALL_BYTES_MOST)) + 1, first + RANGES_MOST, len(vectors))
-            self._read_batch(buffer, offset, vectors[first:last], int(ends[last - 1]) - offset)
-            first, offset = last, int(ends[last - 1])
+        offsets = ends - vectors[:, 1].astype(np.int64)
+        view = memoryview(buffer)
+        for first, end in groups_of(vectors):
+            at, to = int(offsets[first]), int(ends[end - 1])
+            start = int(vectors[first, 0])
+            if end - first == 1:
+                self._read_range(view[at:to], start)
+                continue
+            together = np.empty(int(vectors[end - 1].sum()) - start, np.uint8)
+            self._read_range(memoryview(together), start)
+            # Of each byte wanted its place there.
+            lengths = vectors[first:end, 1].astype(np.int64)
+            shifts = vectors[first:end, 0].astype(np.int64) - start - (offsets[first:end] - at)
+            buffer[at:to] = together[np.repeat(shifts, lengths) + np.arange(to - at)]
 
-    def _read_batch(self, buffer: np.ndarray, offset: int, batch: np.ndarray, wanted: int) -> None:
+    def _read_range(self, view: memoryview, address: int) -> None:
         done = 0
-        while done < wanted:
-            got = self._readv(buffer.ctypes.data + offset + done, batch, done, wanted - done)
+        while done < len(view):
+            got = self._read_some(view[done:], address + done)
+            if got == 0:  # the next page is not there
+                got = min(len(view) - done, PAGE - (address + done) % PAGE)
+                view[done : done + got] = bytes(got)
             done += got
-            if got == 0:  # the next page is gone
-                gap = self._to_next_page(batch, done)
-                buffer[offset + done : offset + done + gap] = 0
-                done += gap
 
-    @staticmethod
-    def _rest(batch: np.ndarray, done: int) -> np.ndarray:
-        """The ranges without their first bytes, and without empty ones there."""
-        ends = np.cumsum(batch[:, 1]).astype(np.int64)
-        first = int(np.searchsorted(ends, done, side="right"))
-        rest = batch[first:].copy()
-        skip = np.uint64(done - (int(ends[first - 1]) if first else 0))
-        rest[:1, 0] += skip
-        rest[:1, 1] -= skip
-        return rest
-
-    def _to_next_page(self, batch: np.ndarray, done: int) -> int:
-        address, length = self._rest(batch, done)[0].tolist()
-        return min(length, PAGE - address % PAGE)
-
-    def _readv(self, target: int, batch: np.ndarray, skip: int, length: int) -> int:
-        remote = self._rest(batch, skip)
-        local = Vector(target, length)
-        got = libc.process_vm_readv(self.pid, ctypes.byref(local), 1, remote.ctypes.data, len(remote), 0)
-        if got >= 0:
-            return got
-        number = ctypes.get_errno()
-        if number == errno.EFAULT:
+    def _read_some(self, view: memoryview, address: int) -> int:
+        if address >= 1 << 63:  # no offset, and no address of a program
             return 0
-        if number in (errno.ENOSYS, errno.EPERM):  # a sandbox's filter may forbid the call, and only that
-            return self._read_mem(target, *remote[0].tolist())
-        raise self.failed(OSError(number, ""))
-
-    def _read_mem(self, target: int, address: int, length: int) -> int:
-        """For where process_vm_readv is forbidden or missing."""
         try:
             if self._mem is None:
                 self._mem = os.open(self.root / "mem", os.O_RDONLY | os.O_CLOEXEC)
-            data = os.pread(self._mem, length, address)
+            got = os.preadv(self._mem, [view], address)
         except OSError as error:
             if error.errno == errno.EIO:
                 return 0
             raise self.failed(error) from None
-        ctypes.memmove(target, data, len(data))
-        return len(data)
+        if got == 0:  # the memory has gone as a whole: the process has ended, or runs another program
+            raise self.failed(OSError(errno.ESRCH, ""))
+        return got
 
     def write(self, address: int, data: bytes) -> None:
         source = ctypes.create_string_buffer(data, len(data))

@@ -12,7 +12,6 @@ from folio import roots as root_finder
 from folio.elf_symbols import DataFiles, Types
 from folio.objects import Objects
 from folio.parts import kind_of, swapped_bytes
-from folio.process import RANGES_MOST
 from folio.reach import Reach
 from folio.reader import Reader, Reading
 from folio.roots import Roots
@@ -28,6 +27,7 @@ from folio.scan import (
 )
 
 DIGESTED = 4096  # bytes of an object
+READ_MOST = 1024  # objects at once
 
 
 @dataclass
@@ -178,8 +178,8 @@ def first_bytes(seen: View, bases: np.ndarray, most: int) -> Iterator[tuple[np.n
     sizes = np.minimum(seen.objects.sizes(seen.objects.numbers(bases.astype(np.uint64))), most) // 8 * 8
     sizes[~seen.touched.has(bases)] = 0
     chosen = np.flatnonzero(sizes)
-    for at in range(0, len(chosen), RANGES_MOST):
-        part = chosen[at : at + RANGES_MOST]
+    for at in range(0, len(chosen), READ_MOST):
+        part = chosen[at : at + READ_MOST]
         ranges = list(zip(bases[part].tolist(), sizes[part].tolist(), strict=True))
         yield part, seen.reader.process.read_ranges(ranges).view(np.uint64), sizes[part] // 8
 
