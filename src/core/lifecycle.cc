@@ -23,10 +23,17 @@ void complain(const char* line, size_t length) {
   os::write_error("\n", 1);
 }
 
+void before_fork() {
+  collapse_note_fork();
+  os::hold_peeks();
+}
+void after_fork_in_parent() { os::resume_peeks(false); }
+
 // The child has the calling thread, and threads that the program's own handlers, run before this one, have started.
 // Folio has no lock that could be held. What other threads were in the middle of is given up; what they cached is
 // handed on.
 void after_fork_in_child() {
+  os::resume_peeks(true);
   // Where the system does not say how many threads there are, each thread that had a cache is looked for.
   const unsigned total = os::thread_total();
   const bool alone = total == 1 || (total == 0 && !housekeeper_is_own() && !thread_caches_others_run());
@@ -66,7 +73,7 @@ bool start_slow() {
   // Relaxed: decides who reads them. unseen: what starts the process asks the libc and the kernel, once for good.
   if (!seam_mode.compare_exchange(now, kStarting, order::relaxed)) return false;
   if (const char* text = os::environment("FOLIO_OPTIONS")) parse_options(text, options, complain);
-  os::at_fork(collapse_note_fork, after_fork_in_child);
+  os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
   os::prepare_thread_end(thread_cache_end);
   const char* path;
   const size_t length = option_path(options.profile_file, &path);

@@ -182,7 +182,12 @@ size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroy
   return *destroyed ? 0 : moved;
 }
 
-unsigned peek_some(const PeekRange* ranges, unsigned count) {
+namespace {
+
+// Peeks and forks that are under way.
+constinit Atomic<uint32_t> peeks{0}, forking{0};
+
+unsigned peek_by_kernel(const PeekRange* ranges, unsigned count) {
   iovec local[kPeekMost], remote[kPeekMost];
   for (unsigned i = 0; i < count; ++i) {
     local[i] = {ranges[i].to, ranges[i].bytes};
@@ -196,6 +201,30 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
     left -= ranges[i].bytes;
   }
   return count;
+}
+
+}  // namespace
+
+unsigned peek_some(const PeekRange* ranges, unsigned count) {
+  peeks.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at forks; pairs with hold_peeks
+  // [peek] seq_cst: as above
+  const unsigned copied = forking.load(order::seq_cst) != 0 ? 0 : peek_by_kernel(ranges, count);
+  peeks.fetch_sub(1, order::release);  // [peek] release: the pages are free again; pairs with hold_peeks
+  return copied;
+}
+
+void hold_peeks() {
+  constexpr unsigned kYields = 200;      // a peek takes some us, more where its thread waits for a CPU
+  forking.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at peeks; pairs with peek_some
+  // [peek] seq_cst: as above
+  for (unsigned i = 0; i < kYields && peeks.load(order::seq_cst) != 0; ++i) call(SYS_sched_yield);
+}
+
+void resume_peeks(bool in_child) {
+  // Relaxed, all: a peek too few does no harm. In the child whoever was in one is gone.
+  if (!in_child) return void(forking.fetch_sub(1, order::relaxed));
+  peeks.store(0, order::relaxed);
+  forking.store(0, order::relaxed);
 }
 
 Answer word_is(const void* const* word, const void* value) {
@@ -306,7 +335,7 @@ bool wait(Atomic<uint32_t>& word, uint32_t value, uint64_t ms) {
 
 void wake(Atomic<uint32_t>& word) { call(SYS_futex, &word, kFutexWake, INT_MAX, nullptr, nullptr, 0); }
 
-bool at_fork(void (*before)(), void (*child)()) { return pthread_atfork(before, nullptr, child) == 0; }
+bool at_fork(void (*before)(), void (*parent)(), void (*child)()) { return pthread_atfork(before, parent, child) == 0; }
 
 bool environment_ready() { return environ != nullptr; }
 

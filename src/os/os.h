@@ -88,6 +88,12 @@ inline bool peek(void* to, const void* from, size_t bytes) {
   return peek_some(&range, 1) == 1;
 }
 
+// Around a fork, so that no peek is under way in it: the kernel pins the pages that a peek reads, and a fork copies
+// pinned pages before others, so that a child of several threads would have memory of two moments. hold_peeks waits for
+// peeks under way, but not for ever; until resume_peeks others copy nothing.
+void hold_peeks();
+void resume_peeks(bool in_child);
+
 // word_is: whether a word of this process's memory, which may be unmapped at any time, has that value. copy_if_mapped:
 // copies 8 bytes or more, where no thread unmaps anything meanwhile. Both by system calls that every filter allows.
 // kNotThere: not all of it is mapped, or this thread may not read it. kUnknown: the system does not say.
@@ -139,7 +145,7 @@ void prepare_thread_end(void (*ended)(void*));
 bool at_thread_end(void (*ended)(void*), void* value);
 
 // Asks for a call of `before()` before every later fork, and of `child()` in its child. False if that is impossible.
-bool at_fork(void (*before)(), void (*child)());
+bool at_fork(void (*before)(), void (*parent)(), void (*child)());
 
 // ---- Process ----
 

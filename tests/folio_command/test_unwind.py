@@ -157,6 +157,19 @@ class TestMemory:
         assert (process.read_ranges(np.array(ranges)) == wanted).all()
         libc.munmap(base, pages * PAGE)
 
+    def test_short_ranges_that_lie_near_each_other(self):
+        """Some thousand are read together; in order and in disorder, with gaps of all lengths."""
+        random = np.random.default_rng(4)
+        truth = random.integers(0, 255, 1 << 22, dtype=np.uint8)
+        process = Process(os.getpid())
+        for gap in (1, 64, 600, 5000):
+            starts = np.cumsum(random.integers(0, gap + 8, 1 + len(truth) // (2 * gap + 4200) * 2))
+            lengths = random.integers(0, min(gap + 1, 4200), len(starts))
+            for order in (np.arange(len(starts)), random.permutation(len(starts))):
+                ranges = [(truth.ctypes.data + int(starts[i]), int(lengths[i])) for i in order]
+                wanted = np.concatenate([truth[starts[i] : starts[i] + lengths[i]] for i in order])
+                assert (process.read_ranges(ranges) == wanted).all()
+
     def test_what_is_no_address_reads_as_zeros(self):
         assert Process(os.getpid()).read_ranges([(-8, 8), (1 << 70, 8), (8, 0)]).tolist() == [0] * 16
 

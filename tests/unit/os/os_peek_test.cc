@@ -1,7 +1,9 @@
 // Memory that may be unmapped at any time, and threads that may be gone: what os.h can tell of them.
 #include <errno.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "unit/os/reserved.h"
@@ -27,6 +29,42 @@ TEST(Os, PeekReadsWhatIsMappedAndOnlyThat) {
   ASSERT_EQ(mprotect(space.at(), page, PROT_NONE), 0);
   EXPECT_FALSE(os::peek(copy.data(), space.at(), 1));
   EXPECT_EQ(errno, 0);
+}
+
+// A fork must not meet pages that a peek has pinned.
+TEST(Os, NoPeekGoesOnInAFork) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  os::hold_peeks();
+  os::hold_peeks();  // two threads fork
+  EXPECT_FALSE(can_peek());
+  os::resume_peeks(false);
+  EXPECT_FALSE(can_peek());
+  os::resume_peeks(false);
+  EXPECT_TRUE(can_peek());
+  os::hold_peeks();
+  os::resume_peeks(true);
+  EXPECT_TRUE(can_peek());
+}
+
+TEST(Os, PeeksGoOnAfterForksInParentAndChild) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> peeked{0};
+  std::thread reader([&] {
+    while (!stop) peeked += can_peek() ? 1 : 0;
+  });
+  for (unsigned i = 0; i < 50; ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(can_peek() ? 0 : 1);
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "fork " << i;
+  }
+  const unsigned before = peeked;
+  for (unsigned i = 0; i < 5000 && peeked == before; ++i) usleep(1000);
+  EXPECT_GT(peeked, before);
+  stop = true;
+  reader.join();
 }
 
 TEST(Os, PeekSaysWhatWasCopiedOfSeveral) {

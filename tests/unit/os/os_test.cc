@@ -415,7 +415,7 @@ TEST(Os, ThreadEndIsReportedWithTheThreadsOwnValue) {
 bool child_notified = false;
 
 TEST(Os, ForkIsReportedInTheChildOnly) {
-  ASSERT_TRUE(os::at_fork([] {}, [] { child_notified = true; }));
+  ASSERT_TRUE(os::at_fork([] {}, [] {}, [] { child_notified = true; }));
   const pid_t child = fork();
   if (child == 0) _exit(child_notified ? 17 : 1);
   int status = 0;
