@@ -209,15 +209,19 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
   peeks.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at forks; pairs with hold_peeks
   // [peek] seq_cst: as above
   const unsigned copied = forking.load(order::seq_cst) != 0 ? 0 : peek_by_kernel(ranges, count);
-  peeks.fetch_sub(1, order::release);  // [peek] release: the pages are free again; pairs with hold_peeks
+  // [peek] seq_cst: the pages are free again, before the look at forks; pairs with hold_peeks
+  if (peeks.fetch_sub(1, order::seq_cst) == 1 && forking.load(order::seq_cst) != 0) wake(peeks);
   return copied;
 }
 
 void hold_peeks() {
-  constexpr unsigned kYields = 200;      // a peek takes some us, more where its thread waits for a CPU
+  constexpr unsigned kWaitsMost = 100;   // a peek takes some us, more where its thread waits for a CPU
   forking.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at peeks; pairs with peek_some
-  // [peek] seq_cst: as above
-  for (unsigned i = 0; i < kYields && peeks.load(order::seq_cst) != 0; ++i) call(SYS_sched_yield);
+  for (unsigned i = 0; i < kWaitsMost; ++i) {
+    const uint32_t now = peeks.load(order::seq_cst);  // [peek] seq_cst: as above
+    if (now == 0) return;
+    wait(peeks, now, 1);
+  }
 }
 
 void resume_peeks(bool in_child) {
