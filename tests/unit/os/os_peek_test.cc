@@ -67,7 +67,7 @@ TEST(Os, PeeksGoOnAfterForksInParentAndChild) {
   reader.join();
 }
 
-// A thread counts in two places, far apart, first in one and then in the other. In a fork's child the second must not be
+// A thread counts in two places, far apart, first in one, then in the other. In a fork's child the second must not be
 // ahead of the first. (Where peeks and forks meet, one of ten children has memory of two moments.)
 TEST(Os, AChildHasMemoryOfOneMoment) {
   if (!can_peek()) GTEST_SKIP() << kCannotPeek;
