@@ -209,8 +209,12 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
   peeks.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at forks; pairs with hold_peeks
   // [peek] seq_cst: as above
   const unsigned copied = forking.load(order::seq_cst) != 0 ? 0 : peek_by_kernel(ranges, count);
+  // Not below 0: hold_peeks and resume_peeks may have given this one up.
+  uint32_t now = peeks.load(order::relaxed);  // relaxed: the compare_exchange decides
   // [peek] seq_cst: the pages are free again, before the look at forks; pairs with hold_peeks
-  if (peeks.fetch_sub(1, order::seq_cst) == 1 && forking.load(order::seq_cst) != 0) wake(peeks);
+  while (now != 0 && !peeks.compare_exchange(now, now - 1, order::seq_cst)) {
+  }
+  if (now == 1 && forking.load(order::seq_cst) != 0) wake(peeks);  // [peek] seq_cst: as above
   return copied;
 }
 
@@ -222,10 +226,12 @@ void hold_peeks() {
     if (now == 0) return;
     wait(peeks, now, 1);
   }
+  // Their threads are gone, as in the child of a raw fork, or stand still: not for each fork again. Relaxed: a count.
+  peeks.store(0, order::relaxed);
 }
 
 void resume_peeks(bool in_child) {
-  // Relaxed, all: a peek too few does no harm. In the child whoever was in one is gone.
+  // Relaxed, all: counts. In the child whoever was in a peek is gone.
   if (!in_child) return void(forking.fetch_sub(1, order::relaxed));
   peeks.store(0, order::relaxed);
   forking.store(0, order::relaxed);

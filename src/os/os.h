@@ -90,7 +90,7 @@ inline bool peek(void* to, const void* from, size_t bytes) {
 
 // Around a fork, so that no peek is under way in it: the kernel pins the pages that a peek reads, and a fork copies
 // pinned pages before others, so that a child of several threads would have memory of two moments. hold_peeks waits for
-// peeks under way, but not for ever; until resume_peeks others copy nothing.
+// peeks under way, 100 ms at most; until resume_peeks others copy nothing.
 void hold_peeks();
 void resume_peeks(bool in_child);
 
@@ -144,7 +144,8 @@ void leave_to_ordinary_thread();
 void prepare_thread_end(void (*ended)(void*));
 bool at_thread_end(void (*ended)(void*), void* value);
 
-// Asks for a call of `before()` before every later fork, and of `child()` in its child. False if that is impossible.
+// Asks for a call of `before()` before every later fork, and after it of `parent()`, also where it fails, and of
+// `child()` in the child. False if that is impossible.
 bool at_fork(void (*before)(), void (*parent)(), void (*child)());
 
 // ---- Process ----

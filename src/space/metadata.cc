@@ -90,7 +90,7 @@ void* alloc_from(Piece* piece, size_t bytes, size_t alignment, bool* refused) {
     if (*refused) return nullptr;
   } while (!piece->used.compare_exchange(used, start + bytes, order::relaxed));  // relaxed: as above
   handed_out.add(bytes);
-  // Relaxed: a bound.
+  // Relaxed: more than this thread has committed may be there, and less is not: what is beyond is not populated.
   touch_ahead(reinterpret_cast<char*>(piece), start, start + bytes, piece->committed.load(order::relaxed));
   return reinterpret_cast<char*>(piece) + start;
 }

@@ -56,6 +56,17 @@ inline bool residency(const void* address, size_t bytes, unsigned char* pages) {
   return mincore(const_cast<void*>(address), bytes, pages) == 0;
 }
 
+// Whether pages come ahead of their use: not before Linux 5.14, nor under an emulator.
+inline bool can_populate() {
+  const size_t page = folio::os::page_bytes();
+  void* const space = folio::os::reserve(page, page);
+  unsigned char there[16] = {};  // an emulator may count in smaller pages
+  const bool can = folio::os::commit(space, page) && folio::os::populate(space, page) && residency(space, page, there);
+  folio::os::unreserve(space, page);
+  return can && (there[0] & 1) != 0;
+}
+inline constexpr const char* kCannotPopulate = "this kernel (before 5.14) cannot, or an emulator does not";
+
 // The function that makes the housekeeper, by its type on a POSIX system.
 using CreateThread = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 inline void create_threads_by(CreateThread* create) {

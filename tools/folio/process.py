@@ -1,13 +1,12 @@
 """A running process as the kernel shows it: its mappings, its memory in bulk, its counters. Knows nothing of Folio.
 
-Memory is read through /proc/PID/mem, which does not stop the process. Not by process_vm_readv, though that copies many
-ranges in a call: it pins pages, and a fork meanwhile copies these before it copies others (Linux 5.9), so the child of
-a process of several threads would have some of its memory from earlier than the rest.
+Memory is read and written through /proc/PID/mem, which does not stop the process. Not by process_vm_readv, though that
+copies many ranges in a call: it pins pages, and a fork meanwhile copies these before it copies others (Linux 5.9), so
+the child of a process of several threads would have some of its memory from earlier than the rest.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from pathlib import Path
@@ -20,23 +19,8 @@ from folio.source import PAGE, Mapping, Ranged, Source
 
 # Short ranges that lie near each other are read together, so many at most.
 NEAR, SHORT, TOGETHER_MOST = 512, 4096, 1024
+ADDRESSES_END = 1 << 63  # no offset of a file either
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of /proc/PID/stat
-
-
-class Vector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-libc = ctypes.CDLL(None, use_errno=True)
-libc.process_vm_writev.restype = ctypes.c_ssize_t
-libc.process_vm_writev.argtypes = (
-    ctypes.c_int,
-    ctypes.POINTER(Vector),
-    ctypes.c_ulong,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_ulong,
-)
 
 
 def parse_maps(text: str) -> list[Mapping]:
@@ -61,9 +45,9 @@ def vectors_of(ranges: Ranged) -> np.ndarray:
 def groups_of(vectors: np.ndarray) -> list[tuple[int, int]]:
     """Which ranges are read together: first, end."""
     starts, lengths = vectors[:, 0], vectors[:, 1]
-    short = lengths <= SHORT
-    # Where the next one begins before the end, the difference is beyond any address; unless the end is, too.
-    near = (starts[1:] - (starts + lengths)[:-1] <= NEAR) & (starts[1:] >= starts[:-1]) & short[1:] & short[:-1]
+    short = (lengths <= SHORT) & (starts < ADDRESSES_END)
+    # Where the next one begins before the end, the difference is beyond any address.
+    near = (starts[1:] - (starts + lengths)[:-1] <= NEAR) & short[1:] & short[:-1]
     near[TOGETHER_MOST - 1 :: TOGETHER_MOST] = False
     firsts = np.flatnonzero(np.concatenate(([True], ~near)))
     return list(zip(firsts.tolist(), [*firsts[1:].tolist(), len(vectors)], strict=True))
@@ -223,7 +207,7 @@ class Process(Source):
             done += got
 
     def _read_some(self, view: memoryview, address: int) -> int:
-        if address >= 1 << 63:  # no offset, and no address of a program
+        if address >= ADDRESSES_END:
             return 0
         try:
             if self._mem is None:
@@ -238,7 +222,13 @@ class Process(Source):
         return got
 
     def write(self, address: int, data: bytes) -> None:
-        source = ctypes.create_string_buffer(data, len(data))
-        local, remote = Vector(ctypes.addressof(source), len(data)), Vector(address, len(data))
-        if libc.process_vm_writev(self.pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0) != len(data):
-            raise self.failed(OSError(ctypes.get_errno(), ""))
+        try:
+            memory = os.open(self.root / "mem", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                written = os.pwrite(memory, data, address)
+            finally:
+                os.close(memory)
+        except OSError as error:
+            raise self.failed(error) from None
+        if written != len(data):
+            raise self.failed(OSError(errno.ESRCH, ""))

@@ -79,15 +79,6 @@ void give(BinId bin, const std::vector<void*>& objects) {
   }
 }
 
-bool can_populate() {
-  const size_t page = os::page_bytes();
-  void* space = os::reserve(page, page);
-  unsigned char there = 0;
-  const bool can = os::commit(space, page) && os::populate(space, page) && residency(space, page, &there);
-  os::unreserve(space, page);
-  return can && (there & 1) != 0;
-}
-
 // In children, in which no bin has chunks yet and nothing is left behind.
 template <class Body>
 int in_fresh_heap(Body&& body) {
@@ -98,11 +89,11 @@ int in_fresh_heap(Body&& body) {
   });
 }
 
-#define EXPECT_IN_FRESH_HEAP(...)                                                                       \
-  do {                                                                                                  \
-    const int result = in_fresh_heap(__VA_ARGS__);                                                      \
-    if (result == kCannot) GTEST_SKIP() << "this kernel (before 5.14) cannot, or an emulator does not"; \
-    EXPECT_EQ(result, kPassed);                                                                         \
+#define EXPECT_IN_FRESH_HEAP(...)                           \
+  do {                                                      \
+    const int result = in_fresh_heap(__VA_ARGS__);          \
+    if (result == kCannot) GTEST_SKIP() << kCannotPopulate; \
+    EXPECT_EQ(result, kPassed);                             \
   } while (false)
 
 // Of every page and object of a chunk, by division.
