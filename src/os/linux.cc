@@ -184,8 +184,17 @@ size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroy
 
 namespace {
 
-// Peeks and forks that are under way.
-constinit Atomic<uint32_t> peeks{0}, forking{0};
+// Peeks that are under way; and forks, of the process whose number goes with them: a raw fork runs no handler, so the
+// forks that its child has copied are not the child's.
+constinit Atomic<uint32_t> peeks{0};
+constinit Atomic<uint64_t> forking{0};  // | process : 32 | how many : 32 |
+
+uint64_t no_forks() { return static_cast<uint64_t>(call(SYS_getpid)) << 32; }
+// How many forks of this process `word` counts.
+uint32_t forks_in(uint64_t word) {
+  const auto n = static_cast<uint32_t>(word);
+  return n != 0 && no_forks() == word - n ? n : 0;
+}
 
 unsigned peek_by_kernel(const PeekRange* ranges, unsigned count) {
   iovec local[kPeekMost], remote[kPeekMost];
@@ -208,23 +217,31 @@ unsigned peek_by_kernel(const PeekRange* ranges, unsigned count) {
 unsigned peek_some(const PeekRange* ranges, unsigned count) {
   peeks.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at forks; pairs with hold_peeks
   // [peek] seq_cst: as above
-  const unsigned copied = forking.load(order::seq_cst) != 0 ? 0 : peek_by_kernel(ranges, count);
-  // Not below 0: hold_peeks and resume_peeks may have given this one up.
+  const unsigned copied = forks_in(forking.load(order::seq_cst)) != 0 ? 0 : peek_by_kernel(ranges, count);
+  // Not below 0: hold_peeks and resume_peeks may have given this one up. (It then may take off another's, if one has
+  // begun since: a fork does not wait for that one.)
   uint32_t now = peeks.load(order::relaxed);  // relaxed: the compare_exchange decides
   // [peek] seq_cst: the pages are free again, before the look at forks; pairs with hold_peeks
   while (now != 0 && !peeks.compare_exchange(now, now - 1, order::seq_cst)) {
   }
-  if (now == 1 && forking.load(order::seq_cst) != 0) wake(peeks);  // [peek] seq_cst: as above
+  // [peek] seq_cst: as above
+  if (now == 1 && static_cast<uint32_t>(forking.load(order::seq_cst)) != 0) wake(peeks);
   return copied;
 }
 
 void hold_peeks() {
-  constexpr unsigned kWaitsMost = 100;   // a peek takes some us, more where its thread waits for a CPU
-  forking.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at peeks; pairs with peek_some
-  for (unsigned i = 0; i < kWaitsMost; ++i) {
-    const uint32_t now = peeks.load(order::seq_cst);  // [peek] seq_cst: as above
-    if (now == 0) return;
-    wait(peeks, now, 1);
+  constexpr uint64_t kWaitMs = 100;  // a peek takes some us, more where its thread waits for a CPU
+  const uint64_t none = no_forks();
+  uint64_t now = forking.load(order::relaxed);  // relaxed: the compare_exchange decides
+  // [peek] seq_cst: before the look at peeks; pairs with peek_some
+  while (!forking.compare_exchange(now, none + forks_in(now) + 1, order::seq_cst)) {
+  }
+  // By the clock: a wait may end at once, by a signal or as another peek begins, or late, for want of a CPU.
+  for (const uint64_t until = now_ms() + kWaitMs;;) {
+    const uint32_t left = peeks.load(order::seq_cst);  // [peek] seq_cst: as above
+    if (left == 0) return;
+    if (now_ms() > until) break;
+    wait(peeks, left, 1);
   }
   // Their threads are gone, as in the child of a raw fork, or stand still: not for each fork again. Relaxed: a count.
   peeks.store(0, order::relaxed);
@@ -232,9 +249,15 @@ void hold_peeks() {
 
 void resume_peeks(bool in_child) {
   // Relaxed, all: counts. In the child whoever was in a peek is gone.
-  if (!in_child) return void(forking.fetch_sub(1, order::relaxed));
-  peeks.store(0, order::relaxed);
-  forking.store(0, order::relaxed);
+  if (in_child) {
+    peeks.store(0, order::relaxed);
+    forking.store(0, order::relaxed);
+    return;
+  }
+  // Not below 0: where a program's handler in the child has started a thread that forks, it was set to 0 meanwhile.
+  uint64_t now = forking.load(order::relaxed);  // relaxed: as above
+  while (forks_in(now) != 0 && !forking.compare_exchange(now, now - 1, order::relaxed)) {  // relaxed: as above
+  }
 }
 
 Answer word_is(const void* const* word, const void* value) {

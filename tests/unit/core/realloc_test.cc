@@ -67,7 +67,7 @@ TEST_F(Realloc, StaysWhereItFitsWell) {
     const size_t room = usable(object);
     EXPECT_EQ(resize(object, room), object) << "grows to the end of its slot";
     EXPECT_EQ(resize(object, room / 2), object) << "shrinks to half";
-    void* const moved = resize(object, room / 2 - 1);
+    void* const moved = resize(object, room / 2 - room / 16);
     EXPECT_NE(moved, object) << "and less is worth another bin";
     EXPECT_LT(usable(moved), room);
     free_object(moved);
@@ -75,6 +75,33 @@ TEST_F(Realloc, StaysWhereItFitsWell) {
   void* const small = alloc(64);
   EXPECT_EQ(resize(small, 1), small) << "little is to be had";
   free_object(small);
+}
+
+// Containers double and halve, and bins lie just above powers of two.
+TEST_F(Realloc, HalfOfAPowerOfTwoStays) {
+  for (size_t size = 128; size <= 32 * kKiB; size *= 2) {
+    void* const object = alloc(size);
+    EXPECT_EQ(resize(object, size / 2), object) << size;
+    EXPECT_EQ(resize(object, size), object) << size;
+    free_object(object);
+  }
+}
+
+// A buffer that crosses the border between large and huge objects again and again is copied once.
+TEST_F(Realloc, HugeObjectsThatShrinkStayInTheirBlock) {
+  void* object = alloc(8 * kMiB - 8192);
+  fill(object, 8 * kMiB - 8192, 1);
+  object = resize(object, 8 * kMiB + 8192);
+  EXPECT_EQ(chunk_code(object), kCodeHugeStart);
+  for (const size_t size : {8 * kMiB - 8192, 9 * kMiB, 2 * kMiB, 16 * kMiB}) {
+    EXPECT_EQ(resize(object, size), object) << size;
+    EXPECT_EQ(usable(object), round_up(size, os::page_bytes()));
+    EXPECT_TRUE(filled(object, 2 * kMiB, 1));
+  }
+  void* const large = resize(object, 2 * kMiB - 1);
+  EXPECT_EQ(chunk_code(large), kCodeLarge);
+  EXPECT_TRUE(filled(large, 2 * kMiB - 1, 1));
+  free_object(large);
 }
 
 TEST_F(Realloc, HugeObjectsGrowInTheirBlockAndThenByPages) {
@@ -87,10 +114,7 @@ TEST_F(Realloc, HugeObjectsGrowInTheirBlockAndThenByPages) {
   EXPECT_TRUE(filled(moved, 12 * kMiB, 1));
   EXPECT_EQ(resize(moved, 9 * kMiB), moved);
   EXPECT_EQ(usable(moved), 9 * kMiB);
-  void* const large = resize(moved, 8 * kMiB);
-  EXPECT_EQ(chunk_code(large), kCodeLarge);
-  EXPECT_TRUE(filled(large, 8 * kMiB, 1));
-  free_object(large);
+  free_object(moved);
 }
 
 TEST_F(Realloc, LargeObjectsShrinkInPlaceAndGrowIntoFreeNeighbours) {

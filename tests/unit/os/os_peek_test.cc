@@ -1,5 +1,8 @@
 // Memory that may be unmapped at any time, and threads that may be gone: what os.h can tell of them.
 #include <errno.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,6 +47,65 @@ TEST(Os, NoPeekGoesOnInAFork) {
   os::hold_peeks();
   os::resume_peeks(true);
   EXPECT_TRUE(can_peek());
+}
+
+// A raw fork runs no handler: its child must not wait for the end of forks that its parent's threads had begun.
+TEST(Os, PeeksGoOnInTheChildOfARawForkBesideAnother) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  os::hold_peeks();
+  const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) {
+    const bool at_once = can_peek();
+    os::hold_peeks();
+    const bool meanwhile = can_peek();
+    os::resume_peeks(false);
+    _exit(at_once && !meanwhile && can_peek() ? 0 : 1);
+  }
+  os::resume_peeks(false);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  // A handler of the child's that starts a thread which forks: its count ends after the child's own began at 0.
+  os::hold_peeks();
+  os::resume_peeks(true);
+  os::resume_peeks(false);
+  EXPECT_TRUE(can_peek());
+}
+
+// Signals end a wait early. They must not end the whole of it.
+TEST(Os, AForkWaitsForPeeksThroughSignals) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  constexpr size_t kRange = 24 * kMiB;
+  Reserved space(kRange);
+  memset(space.at(), 42, kRange);
+  std::vector<char> copy(kRange * os::kPeekMost);
+  os::PeekRange ranges[os::kPeekMost];
+  for (size_t i = 0; i < os::kPeekMost; ++i) ranges[i] = {copy.data() + i * kRange, space.at(), kRange};
+  const volatile char& first = copy.front();
+  const volatile char& last = copy.back();
+  struct sigaction ignore {};
+  ignore.sa_handler = [](int) {};
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGALRM, &ignore, &before), 0);
+  std::thread reader([&] {
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, nullptr);
+    while (first == 0) os::peek_some(ranges, os::kPeekMost);
+  });
+  while (first == 0) sched_yield();
+  const itimerval often = {{0, 100}, {0, 100}}, never = {};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  const uint64_t began = os::now_ms();
+  os::hold_peeks();
+  const bool ended = last != 0;
+  const uint64_t took = os::now_ms() - began;
+  setitimer(ITIMER_REAL, &never, nullptr);
+  EXPECT_TRUE(ended || took >= 100) << took << " ms";
+  os::resume_peeks(false);
+  reader.join();
+  sigaction(SIGALRM, &before, nullptr);
 }
 
 TEST(Os, PeeksGoOnAfterForksInParentAndChild) {
