@@ -255,7 +255,7 @@ void resume_peeks(bool in_child) {
     return;
   }
   // Not below 0: where a program's handler in the child has started a thread that forks, it was set to 0 meanwhile.
-  uint64_t now = forking.load(order::relaxed);  // relaxed: as above
+  uint64_t now = forking.load(order::relaxed);                                             // relaxed: as above
   while (forks_in(now) != 0 && !forking.compare_exchange(now, now - 1, order::relaxed)) {  // relaxed: as above
   }
 }
