@@ -27,19 +27,19 @@ namespace {
 // *why changes if the folio has free objects that cannot be used: not committed, or not resident near a limit.
 unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** objects, unsigned want, bool* zero,
                          Commit* why) {
-  Word& word = d.occupancy(folio);
-  const uint64_t valid = d.valid(folio);
-  const uint64_t now = word.load(order::relaxed);  // relaxed: a guess, the fetch_or decides
+  const BinInfo& info = d.info();
+  const uint64_t valid = valid_in(info, folio);
+  const uint64_t now = d.occupancy(info, folio).load(order::relaxed);  // relaxed: a guess, the fetch_or decides
   const uint64_t free = fullness_of(now, valid) == peeked ? valid & ~now : 0;
   if (free == 0) {
     lower_folio(d, folio, peeked);
     return 0;
   }
   // Of a purged folio, resident objects first. (Of objects of a page and more take_resident has tried these.)
-  const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(d.info());
+  const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(info);
   uint64_t there = purged ? resident_objects(d, folio, free) : 0;
   // Near a limit, resident objects only.
-  const bool tight = !has_room(want * size_t{d.info().size} + os::page_bytes());
+  const bool tight = !has_room(want * size_t{info.size} + os::page_bytes());
   if (tight) there = resident_objects(d, folio, free);
   if (tight && there == 0) {
     *why = Commit::kRefused;
@@ -58,9 +58,9 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** 
   if (zero != nullptr) *zero = is_untouched(d, folio * kFolioObjects + lowest_bit(mine));
   note_taken(d, folio, mine);
   unsigned count = 0;
-  for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
-    objects[count++] = object_at(d, folio * kFolioObjects + lowest_bit(rest));
-  }
+  char* const first = d.slot(folio * kFolioObjects);
+  for (uint64_t rest = mine; rest != 0; rest &= rest - 1)
+    objects[count++] = first + lowest_bit(rest) * size_t{info.size};
   return count;
 }
 

@@ -60,7 +60,7 @@ void open_commit(Descriptor& d) {
 
 Commit commit_chunk(Descriptor& d) { return commit_to(d, kChunkBytes); }
 
-uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice, Commit* result) {
+uint64_t commit_objects_of_part(Descriptor& d, unsigned folio, uint64_t choice, Commit* result) {
   const size_t size = d.info().size, page = os::page_bytes(), before = size_t{folio} * kFolioObjects;
   const auto first = static_cast<size_t>(d.first - d.chunk());
   const auto commit_up_to = [&](unsigned bit) {

@@ -15,9 +15,16 @@ namespace folio {
 
 enum class Commit { kDone, kBusy, kRefused };
 
+// [commit] acquire: after the kernel has made it writable; pairs with commit_to.
+inline bool is_whole(const Descriptor& d) { return d.committed.load(order::acquire) == kChunkBytes / kPageBytesLeast; }
+
 // Commits free objects of a folio. Returns those that can be used: all of `choice`, or, if *result is not kDone, those
 // in the committed part.
-uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice, Commit* result);
+uint64_t commit_objects_of_part(Descriptor& d, unsigned folio, uint64_t choice, Commit* result);
+inline uint64_t commit_objects(Descriptor& d, unsigned folio, uint64_t choice, Commit* result) {
+  *result = Commit::kDone;
+  return is_whole(d) ? choice : commit_objects_of_part(d, folio, choice, result);
+}
 
 // Commits the chunk up to `end`: bytes from its start, a multiple of the page size.
 Commit commit_to(Descriptor& d, size_t end);

@@ -91,9 +91,9 @@ struct Descriptor {
   unsigned hint_words() const { return sizes::hint_words(info()); }
 
   Word& hint(unsigned fullness, unsigned word) { return words()[fullness * hint_words() + word]; }
-  Word& resident(unsigned word) { return words()[3 * hint_words() + word]; }
-  Word& dirty(unsigned word) { return words()[3 * hint_words() + kPageWords + word]; }
-  Word& aged(unsigned word) { return words()[3 * hint_words() + 2 * kPageWords + word]; }
+  Word& resident(unsigned word) { return words()[info().words_before_occupancy - 3 * kPageWords + word]; }
+  Word& dirty(unsigned word) { return words()[info().words_before_occupancy - 2 * kPageWords + word]; }
+  Word& aged(unsigned word) { return words()[info().words_before_occupancy - kPageWords + word]; }
   Word& occupancy(unsigned folio) { return occupancy(info(), folio); }
   Word& occupancy(const BinInfo& info, unsigned folio) { return words()[info.words_before_occupancy + folio]; }
 

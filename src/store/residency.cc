@@ -165,25 +165,26 @@ void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
 
 namespace {
 
-// Whether all these pages are resident, and neither dirty nor aged: then a take has nothing to change.
-bool all_in_use(Descriptor& d, Pages pages) {
-  uint64_t change = 0;
-  visit_words_of(pages, [&](unsigned w, uint64_t mask) {
-    // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
-    const uint64_t dirty = d.dirty(w).load(order::seq_cst);
-    change |= mask & (dirty | d.aged(w).load(order::relaxed) | ~resident_in(d, w));  // relaxed: a mark
-  });
+// Which of a word's pages are absent, dirty or aged: a take has something to change there.
+FOLIO_INLINE uint64_t to_change(Descriptor& d, unsigned w) {
+  // [page] seq_cst: after the objects' bits were set; pairs with mark_dirty.
+  const uint64_t dirty = d.dirty(w).load(order::seq_cst);
+  return dirty | d.aged(w).load(order::relaxed) | ~resident_in(d, w);  // relaxed: a mark
+}
+
+// Whether all these pages, one at least, are in use.
+FOLIO_INLINE bool all_in_use(Descriptor& d, Pages pages) {
+  const unsigned first = pages.first / 64, last = (pages.end - 1) / 64;
+  const uint64_t from = ~low_mask(pages.first % 64), to = ~uint64_t{0} >> (63 - (pages.end - 1) % 64);
+  if (first == last) return (to_change(d, first) & from & to) == 0;
+  uint64_t change = (to_change(d, first) & from) | (to_change(d, last) & to);
+  for (unsigned w = first + 1; w < last; ++w) change |= to_change(d, w);
   return change == 0;
 }
 
-}  // namespace
-
-void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
+// Apart, as most takes change nothing.
+FOLIO_NOINLINE void note_change(Descriptor& d, unsigned folio, uint64_t mine) {
   const ChunkPages chunk(d);
-  if (all_in_use(d,
-                 chunk.of({folio * kFolioObjects + lowest_bit(mine), folio * kFolioObjects + highest_bit(mine) + 1}))) {
-    return;
-  }
   PageChange change;
   unsigned fresh = 0;  // 1 + the last page that was absent; 0: all were resident
   visit_pages_of(chunk, folio, mine, [&](Pages pages) {
@@ -210,6 +211,14 @@ void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
   if (change.resident != before && d.info().size <= kAheadObjectMost && !room_is_tight()) {
     touch_ahead(d, fresh - 1, change);
   }
+}
+
+}  // namespace
+
+void note_taken(Descriptor& d, unsigned folio, uint64_t mine) {
+  const unsigned before = folio * kFolioObjects;
+  const Pages pages = ChunkPages(d).of({before + lowest_bit(mine), before + highest_bit(mine) + 1});
+  if (!all_in_use(d, pages)) note_change(d, folio, mine);
 }
 
 namespace {
