@@ -1,5 +1,6 @@
 // Huge objects: more than 8 MiB, or aligned to more than a chunk; realloc leaves them here down to 2 MiB.
-// Each has a block of its own: a power-of-two number of chunks of address space, of which the part that the program may use is committed. A freed block keeps its pages and
+// Each has a block of its own: a power-of-two number of chunks of address space, of which the part that the program
+// may use is committed. A freed block keeps its pages and
 // waits in a lock-free stack. There is one for each power of two and each eighth of it that may be resident, so that
 // the next object gets a block with about the pages that it needs. (With stacks by powers of two alone, two threads
 // that replace six objects of 4 to 30 MB take 1.57 of the time.) core/clock.cc purges waiting blocks by the same clock
