@@ -52,7 +52,7 @@ bool nothing_there(Descriptor& d) {
   return any == 0;
 }
 
-PageChange::~PageChange() {
+void PageChange::count() const {
   const auto page = static_cast<int64_t>(os::page_bytes());
   if (resident != 0) count_resident(resident * page);
   if (dirty != 0) count_dirty(dirty * page);

@@ -1,21 +1,10 @@
 // Counts watched frees, and ends a chunk's watch.
 #include "store/watch.h"
 
-#include "config/options.h"
 #include "space/chunk_table.h"
 #include "store/occupancy.h"
 
 namespace folio {
-
-bool watch_wanted(const Store& store, BinId bin) {
-  const auto most = static_cast<uint64_t>(options.watch);
-  return store.of(bin).watched.get() < most && store.watched.get() < kWatchShares * most;
-}
-
-bool watch_counts_each() {
-  constexpr int64_t kCoarse = 64;
-  return options.watch < kCoarse * int64_t{kWatchCountEvery};
-}
 
 void watch_free(Store& store, BinId bin, const void* address, unsigned frees) {
   store.of(bin).watched.add(frees);

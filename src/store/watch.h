@@ -10,6 +10,7 @@
 // Who may touch it: everybody. The counts only grow, so a watch that has ended does not begin anew.
 #pragma once
 
+#include "config/options.h"
 #include "store/store.h"
 
 namespace folio {
@@ -17,13 +18,19 @@ namespace folio {
 inline constexpr unsigned kWatchShares = 8;  // all bins together have this times the share of one (option watch)
 
 // Whether a chunk that is opened now is to be watched.
-bool watch_wanted(const Store& store, BinId bin);
+inline bool watch_wanted(const Store& store, BinId bin) {
+  const auto most = static_cast<uint64_t>(options.watch);
+  return store.of(bin).watched.get() < most && store.watched.get() < kWatchShares * most;
+}
 
 // Called after a free of an address in a watched chunk: counts `frees` of them, and may end the chunk's watch. All
 // threads write the counts, so each calls it at every kWatchCountEvery-th free of a bin only, for so many; at each one
 // if watch_counts_each(), as the option is too small for that.
 inline constexpr unsigned kWatchCountEvery = 16;
 void watch_free(Store& store, BinId bin, const void* address, unsigned frees = 1);
-bool watch_counts_each();
+inline bool watch_counts_each() {
+  constexpr int64_t kCoarse = 64;
+  return options.watch < kCoarse * int64_t{kWatchCountEvery};
+}
 
 }  // namespace folio

@@ -7,6 +7,7 @@
 #include "store/bin.h"
 #include "store/check.h"
 #include "store/occupancy.h"
+#include "store/residency.h"
 #include "unit/cache/magazines.h"
 #include "unit/stderr_capture.h"
 #include "unit/store/take_give.h"
@@ -106,6 +107,30 @@ TEST(Give, ListsGoBackTogether) {
       }
     }
     for (void*& object : objects) give_objects(bin, &object, 1, "test");
+  }
+}
+
+// Objects that are freed one by one in order leave a run that soon is longer than a page; what it holds of the last
+// object's page tells that the page is still in use.
+TEST(Give, OfFreesInOrderTheGlanceTellsAllButOneAPage) {
+  for (const BinId bin : all_bins()) {
+    const BinInfo& info = info_of(bin);
+    if (info.size > os::page_bytes() || info.folios < 3) continue;
+    std::vector<uint64_t> zeros(Descriptor::bytes_for(bin) / sizeof(uint64_t));
+    Descriptor& d = *new (zeros.data()) Descriptor{};
+    d.bin = bin;
+    d.first = first_object(reinterpret_cast<char*>(37 * kChunkBytes), info);
+    const unsigned folio = 1;
+    for (unsigned f = 0; f < info.folios; ++f) d.occupancy(f).store(d.valid(f), order::relaxed);
+    const FreeRun run(info);
+    unsigned not_told = 0;
+    for (unsigned at = 0; at < kFolioObjects; ++at) {
+      const uint64_t given = uint64_t{1} << at;
+      const uint64_t left = d.occupancy(folio).fetch_and(~given, order::relaxed) & ~given;
+      not_told += !run.none(d, info, folio, given, left);
+    }
+    const Pages pages = ChunkPages(d).of({folio * kFolioObjects, (folio + 1) * kFolioObjects});
+    EXPECT_LE(not_told, pages.count()) << info.size;
   }
 }
 
