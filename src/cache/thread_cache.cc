@@ -391,28 +391,30 @@ template <class Visit>
 void take_bin(ThreadCache& c, BinId bin, Visit&& visit) {
   Magazine* const magazine = detach(bin);
   if (magazine == nullptr) return;
-  if (magazine->count() != 0) {
-    visit(magazine);
-  } else {
-    put_empty(c, magazine);
-  }
+  magazine->count() != 0 ? visit(magazine) : put_empty(c, magazine);
+}
+
+void drain(ThreadCache& c, BinId bin, Magazine* magazine, const char* function) {
+  give_objects(bin, magazine->top(), magazine->count(), function);
+  put_empty(c, magazine);
 }
 
 }  // namespace
 
 void thread_cache_drain(ThreadCache* cache, const char* function) {
   for (unsigned i = 1; i < kBins; ++i) {
-    take_bin(*cache, bin_id(i), [&](Magazine* magazine) {
-      give_objects(bin_id(i), magazine->top(), magazine->count(), function);
-      put_empty(*cache, magazine);
-    });
+    take_bin(*cache, bin_id(i), [&](Magazine* m) { drain(*cache, bin_id(i), m, function); });
   }
 }
 
+// Of a watched bin not to a CPU cache, where each free would search (short commands of four threads: 0.96 of the time).
 void thread_cache_hand_on(ThreadCache& c) {
   for (unsigned i = 1; i < kBins; ++i) {
-    take_bin(c, bin_id(i), [&](Magazine* magazine) { validate_and_hand_on(c, bin_id(i), magazine, "free"); });
-    thread_budget_shrink(c.budget, bin_id(i), 0);
+    const BinId bin = bin_id(i);
+    take_bin(c, bin, [&](Magazine* m) {
+      watch_wanted(process_store, bin) ? drain(c, bin, m, "free") : validate_and_hand_on(c, bin, m, "free");
+    });
+    thread_budget_shrink(c.budget, bin, 0);
     c.budget.bins[i].calls = 0;
   }
   if (c.empties != nullptr) magazines_put(c.empties);

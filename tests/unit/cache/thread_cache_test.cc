@@ -246,6 +246,25 @@ TEST_F(ThreadCacheTest, AThreadThatEndsHandsOnWhatItCached) {
   });
 }
 
+TEST_F(ThreadCacheTest, OfAWatchedBinAThreadThatEndsHandsOnNothing) {
+  const auto handed_on = [] {
+    return cpu_caches_objects(process_caches, bin) + depot_objects(process_caches.depot, bin);
+  };
+  const auto watch = options.watch;
+  options.watch = 1000000;
+  std::vector<void*> objects;
+  uint64_t before = 0;
+  on_thread([&] {
+    objects = pop_many(bin, 200);
+    EXPECT_GT(thread_cache_objects(thread_cache(), bin), 0u);
+    before = handed_on();
+  });
+  EXPECT_EQ(handed_on(), before);
+  EXPECT_EQ(taken_objects(bin), before + objects.size());
+  give_objects(bin, objects.data(), static_cast<unsigned>(objects.size()), "test");
+  options.watch = watch;
+}
+
 // The libc may hand a thread what was meant for another one that was on its stack before (thread_cache_end).
 TEST_F(ThreadCacheTest, AThreadEndsNoCacheButItsOwn) {
   on_thread([&] {
