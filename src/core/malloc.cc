@@ -124,8 +124,9 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
   // Where there is no memory for it, null: the call goes on, and makes room or fails there.
   void* object = nullptr;
   if (size <= kLargeMost && alignment <= kChunkBytes) {
-    object = take_parked(size, alignment, zeroed);
-    if (object == nullptr) object = take_large(size, alignment, zeroed);
+    const size_t wanted = size <= kMediumMost ? info_of(bin_of(size)).size : size;  // as folio_good_size says
+    object = take_parked(wanted, alignment, zeroed);
+    if (object == nullptr) object = take_large(wanted, alignment, zeroed);
   } else if (HugeBlock* const block = huge_alloc(size, alignment)) {
     object = start_of_huge(block, size, zeroed);
   }

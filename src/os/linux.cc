@@ -128,9 +128,31 @@ bool huge_pages_come() {
   return come;
 }
 
+namespace {
+
+// Whether the advice purges: emulators accept it and do nothing (qemu-user before 7.1), and then the memory does not
+// read as zero. Tried once, on a page of its own.
+bool advice_purges() {
+  constexpr uint8_t kYes = 1, kNo = 2;
+  static constinit Atomic<uint8_t> known{0};
+  uint8_t is = known.load(order::relaxed);  // relaxed: whoever does not see it tries once more
+  if (is == 0) {
+    auto* const page = static_cast<volatile char*>(map(page_bytes(), PROT_READ | PROT_WRITE));
+    if (page == nullptr) return true;
+    *page = 1;
+    const bool accepted = !failed(call(SYS_madvise, page, page_bytes(), MADV_DONTNEED));
+    is = *page == 0 || !accepted ? kYes : kNo;
+    call(SYS_munmap, page, page_bytes());
+    if (accepted) known.store(is, order::relaxed);  // relaxed: see above
+  }
+  return is == kYes;
+}
+
+}  // namespace
+
 bool purge(void* address, size_t bytes) {
   // Not MADV_FREE: it leaves resident memory looking high until the kernel needs it, which users take for a leak.
-  return !failed(call(SYS_madvise, address, bytes, MADV_DONTNEED));
+  return !failed(call(SYS_madvise, address, bytes, MADV_DONTNEED)) && advice_purges();
 }
 
 namespace {
@@ -188,6 +210,9 @@ namespace {
 // forks that its child has copied are not the child's.
 constinit Atomic<uint32_t> peeks{0};
 constinit Atomic<uint64_t> forking{0};  // | process : 32 | how many : 32 |
+// Of `peeks` those of this thread: one, where a signal's handler that forks has interrupted it. The kernel is not at it
+// then, and it goes on only after the fork.
+constinit thread_local Atomic<uint32_t> own_peeks{0};
 
 uint64_t no_forks() { return static_cast<uint64_t>(call(SYS_getpid)) << 32; }
 // How many forks of this process `word` counts.
@@ -216,11 +241,13 @@ unsigned peek_by_kernel(const PeekRange* ranges, unsigned count) {
 
 unsigned peek_some(const PeekRange* ranges, unsigned count) {
   peeks.fetch_add(1, order::seq_cst);  // [peek] seq_cst: before the look at forks; pairs with hold_peeks
+  own_peeks.store(own_peeks.load(order::relaxed) + 1, order::relaxed);  // relaxed: this thread's own
   // [peek] seq_cst: as above
   const unsigned copied = forks_in(forking.load(order::seq_cst)) != 0 ? 0 : peek_by_kernel(ranges, count);
   // Not below 0: hold_peeks and resume_peeks may have given this one up. (It then may take off another's, if one has
   // begun since: a fork does not wait for that one.)
-  uint32_t now = peeks.load(order::relaxed);  // relaxed: the compare_exchange decides
+  own_peeks.store(own_peeks.load(order::relaxed) - 1, order::relaxed);  // relaxed: as above
+  uint32_t now = peeks.load(order::relaxed);                            // relaxed: the compare_exchange decides
   // [peek] seq_cst: the pages are free again, before the look at forks; pairs with hold_peeks
   while (now != 0 && !peeks.compare_exchange(now, now - 1, order::seq_cst)) {
   }
@@ -232,19 +259,20 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
 void hold_peeks() {
   constexpr uint64_t kWaitMs = 100;  // a peek takes some us, more where its thread waits for a CPU
   const uint64_t none = no_forks();
-  uint64_t now = forking.load(order::relaxed);  // relaxed: the compare_exchange decides
+  const uint32_t own = own_peeks.load(order::relaxed);  // relaxed: this thread's own
+  uint64_t now = forking.load(order::relaxed);          // relaxed: the compare_exchange decides
   // [peek] seq_cst: before the look at peeks; pairs with peek_some
   while (!forking.compare_exchange(now, none + forks_in(now) + 1, order::seq_cst)) {
   }
   // By the clock: a wait may end at once, by a signal or as another peek begins, or late, for want of a CPU.
   for (const uint64_t until = now_ms() + kWaitMs;;) {
     const uint32_t left = peeks.load(order::seq_cst);  // [peek] seq_cst: as above
-    if (left == 0) return;
+    if (left <= own) return;
     if (now_ms() > until) break;
     wait(peeks, left, 1);
   }
   // Their threads are gone, as in the child of a raw fork, or stand still: not for each fork again. Relaxed: a count.
-  peeks.store(0, order::relaxed);
+  peeks.store(own, order::relaxed);
 }
 
 void resume_peeks(bool in_child) {

@@ -88,17 +88,33 @@ void read_registers(const mcontext_t& context, Registers& registers) {
 
 void take_fault(int signal, siginfo_t* info, void* context);
 
+// Whether the same fault, with the same registers, comes once more after so many in a row that no program means them.
+bool goes_round(const Registers& registers) {
+  constexpr unsigned kTimesMost = 100;
+  static constinit Atomic<uint64_t> last{0};
+  static constinit Atomic<unsigned> times{0};
+  uint64_t now = registers.pc;
+  for (const uint64_t value : registers.at) now = (now ^ value) * 0x9E3779B97F4A7C15u;
+  const bool again = last.load(order::relaxed) == now;  // relaxed, here and below: a guess
+  last.store(now, order::relaxed);
+  const unsigned n = again ? times.load(order::relaxed) + 1 : 0;
+  times.store(n, order::relaxed);  // relaxed: as above
+  return n >= kTimesMost;
+}
+
 // To what had the signal before, as if this handler were not there.
-void pass_on(int signal, siginfo_t* info, void* context) {
+void pass_on(int signal, siginfo_t* info, void* context, bool round) {
   const bool sent = info->si_code <= 0;  // by a process, and so not by an instruction that would fault again
   if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN && sent) return;
   if ((before.sa_flags & SA_SIGINFO) == 0 && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) {
-    // A handler that the program has installed since, and that has called this one, stays.
+    // A handler that the program has installed since, and that has called this one, stays; but not if it only returns
+    // then, and the instruction faults again and again. (So does Java's.)
     struct sigaction standard {
     }, now{};
     standard.sa_handler = SIG_DFL;
     sigaction(signal, nullptr, &now);
-    if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == take_fault) sigaction(signal, &standard, nullptr);
+    const bool mine = (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == take_fault;
+    if (mine || sent || round) sigaction(signal, &standard, nullptr);
     // It comes when this handler returns, or with the instruction that is then done again.
     if (sent) call(SYS_tgkill, call(SYS_getpid), call(SYS_gettid), signal);
     return;
@@ -117,14 +133,16 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 
 void take_fault(int signal, siginfo_t* info, void* context) {
   const int number = errno;
+  bool round = false;
   if (info->si_code > 0) {
     const mcontext_t& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
     Fault fault{static_cast<const char*>(info->si_addr), access_of(machine), {}};
     read_registers(machine, fault.registers);
+    round = goes_round(fault.registers);
     fault_handler(fault);
   }
   errno = number;
-  pass_on(signal, info, context);
+  pass_on(signal, info, context, round);
 }
 
 // The segment (PT_LOAD) of a loaded file that holds its unwind table, by the program headers in the file's first page.

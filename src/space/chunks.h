@@ -18,7 +18,12 @@ char* acquire_resident_chunk(uint64_t resident[2]);
 // For a chunk that could not be opened, or is retired: no address of it is in use.
 void return_chunk(char* chunk);
 
-// How many chunks were acquired and not returned.
+// The same, but some such chunks stay mapped, for the next acquire_chunk: `chunk` reads as zero.
+void vacate_chunk(char* chunk);
+// Returns all that were vacated. Returns how many.
+size_t return_vacant_chunks();
+
+// How many chunks are mapped: acquired and not returned.
 size_t chunks_in_use();
 
 }  // namespace folio

@@ -73,7 +73,7 @@ void leave(Descriptor& d) {
   keep(d);
 }
 
-bool retire(Descriptor& d) {
+bool retire(Descriptor& d, void (*pass_on)(char* chunk) = return_chunk) {
   PageChange change;
   if (!peek_free(d) || !claim_chunk(d, change)) return false;
   if (!purge_all(d)) {
@@ -83,7 +83,7 @@ bool retire(Descriptor& d) {
   }
   clear_marks(d, change, nullptr);
   leave(d);
-  return_chunk(d.chunk());
+  pass_on(d.chunk());
   return true;
 }
 
@@ -213,7 +213,7 @@ bool give_up_chunk(Store& store, BinId bin) {
   bool done = false;
   const auto visit = [&](Descriptor& d) {
     last = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
-    done = nothing_there(d) && retire(d);
+    done = nothing_there(d) && retire(d, vacate_chunk);
     return !done && ++looks < kLooksMost;
   };
   bool complete = visit_hinted(store, kEmpty, index(bin), start, {}, visit);
@@ -233,7 +233,7 @@ void settle_in(Descriptor& d, const Inherited& from) {
 }
 
 size_t retire_free_chunks(Store& store) {
-  size_t retired = 0;
+  size_t retired = return_vacant_chunks();
   for (unsigned bin = 1; bin < kBins; ++bin) {
     visit_chunks(store, bin_id(bin), [&](Descriptor& d) {
       retired += retire(d) ? 1 : 0;

@@ -12,8 +12,9 @@
 //           good: a thread that still has the descriptor finds no room in it.
 //   leave   purges the pages; clears the entries in the descriptor map and the chunk table.
 //   keep    pushes the descriptor to a list of its hint block.
-//   return  gives the address space back to where it came from. (Of a chunk that is inherited the pages stay, as
-//           their marks move to the new descriptor, and nothing is returned.)
+//   return  gives the address space back to where it came from; what a bin gave up for another chunk waits for the
+//           next that is opened. (Of a chunk that is inherited the pages stay, as their marks move to the new
+//           descriptor, and nothing is returned.)
 //
 // A retired descriptor waits for a chunk of the same bin at the same place. So a thread that still has it is never led
 // to another place; and a program that fills its address space with one size and another by turns needs no new

@@ -108,6 +108,33 @@ TEST(Os, AForkWaitsForPeeksThroughSignals) {
   sigaction(SIGALRM, &before, nullptr);
 }
 
+// A signal's handler that forks may have interrupted a peek of its own thread, which cannot end meanwhile.
+TEST(Os, AForkDoesNotWaitForAPeekOfItsOwnThread) {
+  if (!can_peek()) GTEST_SKIP() << kCannotPeek;
+  constexpr size_t kRange = 4 * kMiB;
+  constexpr uint64_t kLongMs = 90;
+  Reserved space(kRange);
+  memset(space.at(), 42, kRange);
+  std::vector<char> copy(kRange);
+  static std::atomic<unsigned> forks{0}, longs{0};
+  struct sigaction forking {};
+  forking.sa_handler = [](int) {
+    const uint64_t began = os::now_ms();
+    os::hold_peeks();
+    os::resume_peeks(false);
+    ++forks;
+    if (os::now_ms() - began >= kLongMs) ++longs;
+  };
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGALRM, &forking, &before), 0);
+  const itimerval often = {{0, 5000}, {0, 5000}}, never = {};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  while (forks < 20) os::peek(copy.data(), space.at(), kRange);
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_LT(longs, 10u) << "of " << forks;
+}
+
 TEST(Os, PeeksGoOnAfterForksInParentAndChild) {
   if (!can_peek()) GTEST_SKIP() << kCannotPeek;
   std::atomic<bool> stop{false};

@@ -64,7 +64,9 @@ TEST(Limit, BytesWithSuffixes) {
 }
 
 TEST(Limit, WhatIsNoLimitIsReported) {
-  for (const char* text : {"banana", "101%", "0%", "-5%", "%", "M", "1.5G", "64MiB", "9999999999T", "cgroups", ""}) {
+  for (const char* text :
+       {"banana", "101%", "0%", "-5%", "%", "M", "1.5G", "64MiB", "9999999999T", "cgroups", "4611686018427387905",
+        "9223372036854775808", "18446744073709551615", "18446744073719551616", ""}) {
     const Limits limits(std::string("limit_hard:") + text);
     EXPECT_EQ(limits.line(), std::string("folio: FOLIO_OPTIONS: \"") + text +
                                  "\" is no value for \"limit_hard\": 0 to 4611686018427387904 bytes (also with K, M, G "

@@ -97,6 +97,30 @@ TEST(Chunks, AChunkThatIsReturnedServesAgain) {
   EXPECT_EQ(result, kPassed);
 }
 
+// A place that was vacated is used again before another one, and given back where address space is short.
+TEST(Chunks, AVacatedPlaceComesFirst) {
+  const int result = in_child([] {
+    constexpr size_t kVacated = 80;  // more than stay
+    std::vector<char*> chunks(kVacated);
+    for (char*& chunk : chunks) chunk = acquire_chunk();
+    const size_t mapped = chunks_in_use(), reserved = region_bytes();
+    for (char* const chunk : chunks) vacate_chunk(chunk);
+    const size_t stay = chunks_in_use() + kVacated - mapped;
+    if (stay == 0 || stay == kVacated) return kFailed;
+    const std::set<char*> places(chunks.begin(), chunks.end());
+    for (size_t i = 0; i < stay; ++i) {
+      if (places.count(acquire_chunk()) == 0) return kFailed;
+    }
+    if (chunks_in_use() != mapped - kVacated + stay || region_bytes() > reserved) return kFailed;
+    vacate_chunk(chunks.front());
+    vacate_chunk(chunks.back());
+    const size_t before = chunks_in_use();
+    return return_vacant_chunks() == 2 && chunks_in_use() == before - 2 && return_vacant_chunks() == 0 ? kPassed
+                                                                                                       : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
 TEST(Chunks, ShortAddressSpaceIsUsedToNearlyItsEnd) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
   for (const size_t limit : {6 * kMiB, 20 * kMiB, 90 * kMiB, 333 * kMiB}) {
