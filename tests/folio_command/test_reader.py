@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,10 +14,23 @@ import pytest
 from conftest import HEAP, LIBRARY, ROOT, STATIC, eventually, exact, heap, kill, line_of, running, stop
 from folio import layout, pages
 from folio.errors import FolioError, NotPermitted, ProcessGone
+from folio.finding import by_name
 from folio.heap import Bin, BinInfo, Heap
 from folio.parts import explain
 from folio.process import PAGE, Process
 from folio.reader import Reader, add_resident, moved_bytes
+
+# The rest goes on in another thread: the main one is a zombie from then on.
+MAIN_LEAVES = """
+import ctypes, threading, time
+def rest():
+    while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    print(threading.get_native_id(), flush=True)
+    input()
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 def live_objects(view):
@@ -94,6 +108,26 @@ class TestFinding:
             process.stdout.readline()
             with pytest.raises(FolioError, match="is not on Folio: start it by `folio run"):
                 Reader(process.pid)
+
+    def test_a_name_that_the_kernel_cuts_inside_a_character(self, tmp_path):
+        program = shutil.copy(HEAP, tmp_path / "warteschlangen\u00fc")
+        with running([program, "known"]) as process:
+            process.stdout.readline()
+            assert Path(f"/proc/{process.pid}/comm").read_bytes() == b"warteschlangen\xc3\n"
+            assert Reader(process.pid).process.name() == f"process {process.pid} (warteschlangen\ufffd)"
+            assert by_name("warteschlangen\u00fc") == [process.pid]
+
+    def test_the_main_thread_has_left(self):
+        with running(["/usr/bin/python3", "-c", MAIN_LEAVES]) as process:
+            thread = int(process.stdout.readline())
+            reader = Reader(process.pid)
+            assert reader.process.target == str(process.pid) != str(thread)
+            assert "_exit" in reader.process.title()
+            assert exact(reader).exact and live_objects(reader.view()) > 1000
+            assert reader.process.is_there()
+            kill(process.pid)
+            with pytest.raises(ProcessGone, match="ended while it was read"):
+                explain(reader)
 
     def test_no_process(self):
         with pytest.raises(ProcessGone, match="there is no process 999999999"):

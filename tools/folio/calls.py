@@ -44,7 +44,7 @@ def clock_offset(pid: int | str) -> float | None:
     return int(found[1]) + int(found[2]) / 1e9 if found else None
 
 
-def clock_ahead(pid: int) -> float | None:
+def clock_ahead(pid: int | str) -> float | None:
     """How many seconds a process's monotonic clock is ahead of this one's; None: it is not known."""
     if time_namespace(pid) == time_namespace("self"):
         return 0.0
@@ -61,7 +61,7 @@ class Seam:
         self.renewer: threading.Thread | None = None
         self.leave = threading.Event()
         # In another time namespace the process's clock is another one, by which it must not open too early.
-        self.ahead = clock_ahead(self.process.pid)
+        self.ahead = clock_ahead(self.process.root.name)
 
     def check_image(self) -> None:
         """Nothing is written into another program that has taken the process over (exec), or counted there."""

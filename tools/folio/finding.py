@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from folio.errors import FolioError
-from folio.process import Process
+from folio.process import Process, living
 
 COMM_MOST = 15  # characters that the kernel keeps of a name
 TRIES_MOST = 3  # of a process that is not on Folio: it may be just starting
@@ -24,7 +24,7 @@ def has_name(root: Path, name: str) -> bool:
         short = len(name) <= COMM_MOST and (root / "comm").read_text(errors="replace").rstrip("\n") == name
     except OSError:
         return False
-    return short or name in program_names(root)
+    return short or name in program_names(living(root))
 
 
 def program_names(root: Path) -> set[str]:

@@ -182,8 +182,8 @@ class MadeCode:
     def _files(self) -> list[Path]:
         pids = [str(self.process.pid)]
         try:
-            status = (self.process.root / "status").read_text()
-            pids += re.findall(r"^NSpid:.*\s(\d+)$", status, re.M)
+            status = (self.process.root / "status").read_text(errors="replace")
+            pids += re.findall(r"^NStgid:.*\s(\d+)$", status, re.M)
         except OSError:
             pass
         return [self.process.root / "root/tmp" / f"perf-{pid}.map" for pid in reversed(pids)]

@@ -53,6 +53,26 @@ def groups_of(vectors: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(firsts.tolist(), [*firsts[1:].tolist(), len(vectors)], strict=True))
 
 
+def has_ended(root: Path) -> bool:
+    """Of a process or thread by its folder in /proc; also where nobody waited for it yet."""
+    try:
+        return (root / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def living(root: Path) -> Path:
+    """The folder itself, or, where only the main thread has ended (pthread_exit), that of the oldest one that runs:
+    what all threads share is no longer in the main thread's."""
+    if not has_ended(root):
+        return root
+    try:
+        numbers = sorted(int(name) for name in os.listdir(root / "task"))
+    except OSError:
+        return root
+    return next((task for task in (root.parent / f"{number}" for number in numbers) if not has_ended(task)), root)
+
+
 class Process(Source):
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -61,6 +81,7 @@ class Process(Source):
         self._mem: int | None = None
         if pid <= 0 or not self.root.exists():
             raise ProcessGone(pid, known=False)
+        self.root = living(self.root)
         self.image = self._image_now()
         self.known = True
         if self.ended():
@@ -73,10 +94,13 @@ class Process(Source):
         return str(self.pid)
 
     def name(self) -> str:
-        return f"process {self.pid} ({self.text('comm').strip()})"
+        return f"process {self.pid} ({self.short_name()})"
+
+    def short_name(self) -> str:
+        return self.text(f"/proc/{self.pid}/comm").strip()
 
     def title(self) -> str:
-        inner = self.status().get("NSpid", "").split()[1:]
+        inner = self.status().get("NStgid", "").split()[1:]
         known_as = f" (PID {inner[-1]} in its container)" if inner else ""
         return f"process {self.pid}{known_as}: {self.command()}"
 
@@ -95,11 +119,7 @@ class Process(Source):
         return FolioError(f"process {self.pid} cannot be read: {os.strerror(error.errno or 0)}; try again")
 
     def ended(self) -> bool:
-        """Also a process that has ended but was not waited for yet."""
-        try:
-            return (self.root / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-        except OSError:
-            return True
+        return has_ended(self.root)
 
     def is_there(self) -> bool:
         """It runs, and still the program that it ran at first."""
@@ -123,7 +143,8 @@ class Process(Source):
         """What tells a program from another that the process, or one of the same number, runs later (exec): when the
         process started, and where the kernel laid out the program's code and stack."""
         fields = self.text("stat").rpartition(")")[2].split()
-        return (fields[19], fields[23], fields[24], fields[25])
+        started = self.text(f"/proc/{self.pid}/stat").rpartition(")")[2].split()[19]
+        return (started, fields[23], fields[24], fields[25])
 
     def must_live(self) -> None:
         """Raises ProcessGone where its memory has gone, and NewProgram where it runs another program than at first.
@@ -156,7 +177,7 @@ class Process(Source):
         return {key: value.strip() for key, _, value in lines}
 
     def command(self) -> str:
-        return self.text("cmdline").replace("\0", " ").strip() or self.text("comm").strip()
+        return self.text("cmdline").replace("\0", " ").strip() or self.short_name()
 
     def program(self) -> str:
         """The file that it runs."""

@@ -241,7 +241,7 @@ class Session:
         for thread in found - self.threads.keys():
             try:
                 file = self.reader.process.root / "task" / str(thread) / "comm"
-                self.threads[thread] = file.read_text().strip()
+                self.threads[thread] = file.read_text(errors="replace").strip()
             except (OSError, AttributeError):
                 self.threads[thread] = ""
 
