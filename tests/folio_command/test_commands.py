@@ -198,8 +198,11 @@ class TestAll:
         assert "although this user may look into every process" in reported(may_all=True)
 
     @pytest.mark.parametrize(
-        "words", [["doctor"], ["doctor", "x"], ["nosuch"], ["bins", "1", "--nosuch"], ["where", "1"]]
-    )
+        "words",
+        [["doctor"], ["doctor", "x"], ["nosuch"], ["bins", "1", "--nosuch"], ["where", "1"], ["doctor", "a\nb"]]
+        + [["leaks", "1", f"--wait={time}"] for time in ("inf", "nan", "1e30", "1e10", "-1", "x")]
+        + [["top", "1", "--json", "--every=inf"], ["map", "1", "--every=1e12"], ["check", "--for=1e8", "--", "true"]],
+    )  # fmt: skip
     def test_usage_errors_are_one_line(self, words):
         done = folio_here(*words)
         assert done.returncode == 2

@@ -331,6 +331,7 @@ class TestSwitching:
                 (("profile", "1073741824"), "no process 1073741824"),
                 (("profile", str(pid), "--interval", "x"), "--interval x"),
                 (("profile", str(pid), "--for", "soon"), "--for soon"),
+                (("profile", str(pid), "--for", "99999999999h"), "--for 99999999999h"),
                 (("profile", str(pid), "--sort", "name"), "--sort name"),
                 (("profile", str(pid), "--html", "/no/such/folder/x.html"), "is no folder"),
                 (("profile", str(pid), "--live", "--json"), "--live"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from folio.errors import FolioError
+
+YEAR = 365 * 86400
 
 
 def running(text: str) -> int:
@@ -20,6 +23,21 @@ def running(text: str) -> int:
             "doctor, bins, map, where, leaks, census, pins, profile, diff and snapshot read files"
         )
     raise typer.BadParameter(f"'{text}' is no PID")
+
+
+def in_seconds(help: str, *names: str, least: float = 0) -> Any:
+    """An option that is a time. More than a year is more than the calls that wait can take."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= YEAR:
+            raise typer.BadParameter(f"{text} is no number of seconds from {least:g} to {YEAR} (a year)")
+        return number
+
+    return typer.Option(*names, metavar="SECONDS", help=help, parser=parse)
 
 
 def there(text: str) -> str:

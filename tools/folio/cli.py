@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from folio import __version__
-from folio.arguments import Command, Json, Library, Pid, Pids, Target, there
-from folio.errors import FolioError, installing, unwritten
+from folio.arguments import Command, Json, Library, Pid, Pids, Target, in_seconds, there
+from folio.errors import FolioError, installing, tell, unwritten
 
 ERROR, INTERRUPTED = 2, 130
 NUMPY_BYTES = 128 << 20  # of address space, with numpy loaded for one thread
@@ -182,9 +182,7 @@ def bins(
     target: Target,
     sort: Annotated[str, typer.Option(metavar="held|wasted|size|bin", help="The order of the rows.")] = "held",
     rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="Bins that get a row of their own.")] = 20,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Look again and again, and draw a heat map over time.")
-    ] = 0,
+    every: Annotated[float, in_seconds("Look again and again, and draw a heat map over time.")] = 0,
     times: Annotated[int, typer.Option(min=0, help="How often; 0: until Ctrl-C.")] = 0,
     json: Json = False,
 ) -> None:
@@ -200,7 +198,7 @@ def bins(
 @app.command(epilog="Example: folio top $(pidof redis-server)")
 def top(
     pids: Pids = None,
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")] = 1,
+    every: Annotated[float, in_seconds("How often to look.", least=0.1)] = 1,
     times: Annotated[int, typer.Option(min=0, help="With --json, how many looks; 0: until Ctrl-C.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="For machines: a line for each process at each look.")] = False,
 ) -> None:
@@ -232,9 +230,7 @@ def map_(
     file: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="A page (.html), or an image (.png, .svg).")
     ] = Path("map.html"),
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Look again and again: address against time.")
-    ] = 0,
+    every: Annotated[float, in_seconds("Look again and again: address against time.")] = 0,
     times: Annotated[int, typer.Option(min=0, help="How often; 0: until Ctrl-C.")] = 0,
     json: Json = False,
 ) -> None:
@@ -303,7 +299,7 @@ def diff(
 @app.command(epilog="Example: folio collect 4711")
 def collect(
     pid: Pid,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for it.")] = 5,
+    timeout: Annotated[float, in_seconds("How long to wait for it.")] = 5,
     json: Json = False,
 ) -> None:
     """Asks a process to give back what it can. It must run with FOLIO_OPTIONS=collect_from_outside:on.
@@ -318,10 +314,8 @@ def collect(
 @app.command(epilog="Example: folio leaks $(pidof redis-server)")
 def leaks(
     target: Target,
-    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Between the two looks.")] = 1,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="What only grows, reachable or not, from look to look.")
-    ] = 0,
+    wait: Annotated[float, in_seconds("Between the two looks.")] = 1,
+    every: Annotated[float, in_seconds("What only grows, reachable or not, from look to look.")] = 0,
     times: Annotated[int, typer.Option(min=2, help="With --every, how many looks.")] = 2,
     rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="How many groups are shown.")] = 20,
     json: Json = False,
@@ -372,7 +366,7 @@ def pins(
 @app.command(epilog="Example: folio calls $(pidof redis-server) --for 10")
 def calls(
     pid: Pid,
-    seconds: Annotated[float, typer.Option("--for", metavar="SECONDS", min=0.001, help="How long to count.")] = 5,
+    seconds: Annotated[float, in_seconds("How long to count.", "--for", least=0.001)] = 5,
     rows: Annotated[int, typer.Option("-r", "--rows", min=1, help="How many of the sizes get a row.")] = 20,
     json: Json = False,
 ) -> None:
@@ -449,7 +443,7 @@ def limit(
         typer.Option(metavar="BYTES", help="Set it; also with K, M, G, T; 0: none.", show_default=False),
     ] = None,
     hard: Annotated[str | None, typer.Option(metavar="BYTES", help="The same.", show_default=False)] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for it.")] = 5,
+    timeout: Annotated[float, in_seconds("How long to wait for it.")] = 5,
     json: Json = False,
 ) -> None:
     """Shows the limits of a process, how near they are, and what each rung of the ladder would give; or sets them.
@@ -504,7 +498,7 @@ def metrics(
 def check(
     command: Command = None,
     pid: Annotated[int | None, typer.Option(metavar="PID", help="Look at this process.", show_default=False)] = None,
-    seconds: Annotated[float, typer.Option("--for", metavar="SECONDS", min=0.1, help="How long PROGRAM may run.")] = 10,
+    seconds: Annotated[float, in_seconds("How long PROGRAM may run.", "--for", least=0.1)] = 10,
     lib: Library = None,
     json: Json = False,
 ) -> None:
@@ -542,7 +536,7 @@ def failed(name: str, error: Exception) -> int:
         text = unknown("option", error.option_name, known)  # type: ignore[attr-defined]
     elif match := re.match(r"No such command '(.*?)'", text):
         text = unknown("command", match[1], list(context.command.commands))
-    print(f"{name}: {text}; see {name} --help", file=sys.stderr)
+    tell(name, f"{text}; see {name} --help")
     return ERROR
 
 
@@ -584,7 +578,7 @@ def main() -> None:
         status = app(with_short_equals(sys.argv[1:]), prog_name="folio", standalone_mode=False)
         sys.stdout.flush()
     except FolioError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        tell(name, str(error))
         status = ERROR
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED

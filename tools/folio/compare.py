@@ -398,7 +398,7 @@ def compare(
         from folio.compare_page import page
 
         with writing(html):
-            html.write_text(page(comparison))
+            html.write_text(page(comparison), errors="replace")
     if json:
         output.as_json(as_dict(comparison))
     else:

@@ -57,6 +57,11 @@ def writing(file: Path) -> Iterator[None]:
         raise FolioError(f"{file}: {error.strerror}; name a file in a folder that can be written") from None
 
 
+def tell(name: str, text: str) -> None:
+    """One line, whatever names are in it."""
+    print("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in f"{name}: {text}"), file=sys.stderr)
+
+
 def unwritten(name: str, error: OSError) -> int:
     """The exit status where stdout takes no more: nobody reads it further, or its disk is full. Else it is a bug."""
     full = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from folio import output
+from folio.arguments import YEAR
 from folio.errors import FolioError, NotPermitted, ProcessGone
 from folio.limit import SIZE
 from folio.profile_file import ProfileFile, is_profile, is_stored
@@ -56,9 +57,10 @@ class Wanted:
 
 def parse_seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not match or float(match[1]) == 0:
-        raise FolioError(f"--for {text}: a number of seconds, or with s, m or h, for example 30s")
-    return float(match[1]) * UNITS[match[2]]
+    seconds = float(match[1]) * UNITS[match[2]] if match else 0
+    if not 0 < seconds <= YEAR:
+        raise FolioError(f"--for {text}: a number of seconds, or with s, m or h, for example 30s; at most a year")
+    return seconds
 
 
 def parse_interval(text: str) -> int:
