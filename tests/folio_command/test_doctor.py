@@ -155,6 +155,7 @@ class TestPadding:
         reported = of_padding(parts, locked=False, never=False)
         assert "(5.0 MiB of small objects)" in reported.cause
         assert "Folio asks for these itself" in reported.cause
+        assert "large ones from 256 KiB on and huge ones that need not be zero" in reported.cause
         assert "huge_pages:never" in reported.advice
         assert "/sys/kernel" not in reported.cause + reported.advice
         assert "huge_pages:never does without" not in of_padding(parts, locked=False, never=True).advice

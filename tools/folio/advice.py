@@ -90,7 +90,8 @@ def of_padding(parts: Parts, locked: bool, never: bool) -> Advice:
         )
     return Advice(
         f"{in_front}: the kernel gave them along with a huge page. Folio asks for these itself (madvise) under small "
-        "objects of which there are many; under huge objects they come by the system's setting `always`.",
+        "objects of which there are many, large ones from 256 KiB on and huge ones that need not be zero, or moved as "
+        "they grew; under other huge ones they come by the system's setting `always`, or as the program asks.",
         "FOLIO_OPTIONS=huge_pages:never does without both, for more TLB misses.",
     )
 
