@@ -86,6 +86,14 @@ class TestSums:
             assert "guarded" in folio_here("bins", pid).stdout
             assert "guarded" in folio_here("metrics", pid).stdout
 
+    def test_census_does_not_call_them_large(self):
+        with heap("guarded", options=OPTIONS) as (pid, _):
+            bins = [each for row in folio_json("census", pid)["types"] for each in row["bins"]]
+            live = exact(Reader(pid)).guarded.objects
+            assert "guarded" in folio_here("census", pid).stdout
+        assert sum(each["objects"] for each in bins if each.get("guarded")) == live
+        assert all(each["size"] or each.get("guarded") or each["bytes"] > each["objects"] << 15 for each in bins)
+
 
 class TestFiles:
     def test_a_snapshot_holds_them(self, tmp_path):

@@ -17,14 +17,17 @@ COMMON = 3  # sizes of a type that are shown
 
 
 def table_of(objects: Objects, codes: np.ndarray, types: Types) -> list[dict[str, Any]]:
-    """A row for each type: what it has of each bin; large and huge objects are bin 0. Largest first."""
+    """A row for each type: what it has of each bin; large and huge objects are bin 0, as are guarded ones,
+    which have a row of their own. Largest first."""
     numbers = np.arange(objects.count)
     bins, sizes = objects.bins(numbers), objects.sizes(numbers)
-    most = int(bins.max(initial=0)) + 1
+    last = int(bins.max(initial=0)) + 1  # stands for guarded ones
+    bins[: len(objects.big_guarded)][objects.big_guarded] = last
+    most = last + 1
     key = codes * np.int64(most) + bins
     count = np.bincount(key, minlength=len(types.names) * most).reshape(-1, most)
     total = np.bincount(key, weights=sizes, minlength=len(types.names) * most).reshape(-1, most).astype(np.int64)
-    slot = {0: 0} | dict(zip(objects.bin.tolist(), objects.size.tolist(), strict=True))
+    slot = {0: 0, last: 0} | dict(zip(objects.bin.tolist(), objects.size.tolist(), strict=True))
     rows = []
     for code, name in enumerate(types.names):
         held = np.flatnonzero(count[code])
@@ -35,8 +38,8 @@ def table_of(objects: Objects, codes: np.ndarray, types: Types) -> list[dict[str
                 "objects": int(count[code].sum()),
                 "bytes": int(total[code].sum()),
                 "bins": [
-                    {"bin": int(b), "size": slot[int(b)] or None, "objects": int(count[code][b]),
-                     "bytes": int(total[code][b])} for b in order
+                    {"bin": int(b) % last, "size": slot[int(b)] or None, "objects": int(count[code][b]),
+                     "bytes": int(total[code][b])} | ({"guarded": True} if b == last else {}) for b in order
                 ],
             }
         )  # fmt: skip
@@ -44,7 +47,9 @@ def table_of(objects: Objects, codes: np.ndarray, types: Types) -> list[dict[str
 
 
 def sizes_text(row: dict[str, Any]) -> str:
-    shown = [f"{b['size']:,}" if b["size"] else "large" for b in row["bins"][:COMMON]]
+    shown = [
+        f"{b['size']:,}" if b["size"] else "guarded" if b.get("guarded") else "large" for b in row["bins"][:COMMON]
+    ]
     return ", ".join(shown) + (f" and {len(row['bins']) - COMMON} more" if len(row["bins"]) > COMMON else "")
 
 

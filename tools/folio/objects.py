@@ -38,6 +38,7 @@ class Objects:
         starts, ends = np.concatenate(start).astype(np.int64), np.concatenate(end).astype(np.int64)
         order = np.argsort(starts)
         self.big_start, self.big_end = starts[order], ends[order]
+        self.big_guarded = order >= len(starts) - len(guarded)
 
     def _small(self, heap: Heap) -> None:
         """A row for each chunk of a bin; the occupancy words of all of them, one after the other."""
@@ -166,7 +167,7 @@ class Objects:
         return found
 
     def bins(self, numbers: np.ndarray) -> np.ndarray:
-        """0 for large and huge ones."""
+        """0 for large, huge and guarded ones."""
         big = numbers < len(self.big_start)
         if big.all():
             return np.zeros(len(numbers), dtype=np.int64)
