@@ -1,8 +1,9 @@
 """`folio pins` on a program that says which of its objects keep pages."""
 
 import re
+import subprocess
 
-from conftest import PLANTED, folio_here, folio_json, heap
+from conftest import PLANTED, eventually, folio_here, folio_json, heap, running
 from folio.process import PAGE
 
 SESSION, BUFFER, NODE, OWNED = 256, 704, 16, 1216  # what the bins make of their sizes
@@ -26,6 +27,17 @@ def planted_bytes(addresses, size):
 
 
 class TestPins:
+    def test_a_heap_without_objects(self, tmp_path):
+        program = tmp_path / "none"
+        subprocess.run(
+            ["cc", "-x", "c", "-", "-o", program],
+            input=b"int pause(void); int main(void) { for (;;) pause(); }",
+            check=True,
+        )
+        with running([str(program)]) as process:
+            eventually(lambda: folio_here("bins", process.pid).returncode == 0)
+            assert folio_json("pins", process.pid)["groups"] == []
+
     def test_a_snapshot_tells_by_size(self, tmp_path):
         with heap("pins", "2000", program=PLANTED, options="decay:3600000,housekeeper:off,dirty_floor:1000") as (
             pid,

@@ -66,6 +66,8 @@ def find_pages(seen: View, share: float) -> Pages:
         found.append(of_bin[:3])
         pairs.append(objects_on(seen, bin_, row, *of_bin))
         row += len(bin_.chunks)
+    if not found:
+        return Pages(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
     number, free, cached = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.argsort(number)
     number, free, cached = number[order], free[order], cached[order]
