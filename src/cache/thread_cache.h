@@ -112,7 +112,8 @@ void thread_cache_validate(const char* function);
 
 // Drains all that the calling thread caches into the folios.
 void thread_cache_drain(ThreadCache* cache, const char* function);
-// Flushes the calling thread's magazines to the CPU cache and returns its budget, as the thread ends.
+// Flushes the calling thread's magazines to the CPU cache, of watched bins to the folios, and returns its budget, as
+// the thread ends.
 void thread_cache_hand_on(ThreadCache& c);
 
 // Sets up a cache that is to serve a thread.

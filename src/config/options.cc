@@ -100,7 +100,7 @@ int64_t number(Piece value, int64_t most) {
   for (size_t i = 0; i < value.length; ++i) {
     if (value.text[i] < '0' || value.text[i] > '9') return -1;
     const int64_t digit = value.text[i] - '0';
-    if (n > (most - digit) / 10) return -1;
+    if (digit > most || n > (most - digit) / 10) return -1;
     n = n * 10 + digit;
   }
   return n;

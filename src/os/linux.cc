@@ -140,10 +140,10 @@ bool advice_purges() {
     auto* const page = static_cast<volatile char*>(map(page_bytes(), PROT_READ | PROT_WRITE));
     if (page == nullptr) return true;
     *page = 1;
-    const bool accepted = !failed(call(SYS_madvise, page, page_bytes(), MADV_DONTNEED));
-    is = *page == 0 || !accepted ? kYes : kNo;
+    const bool refused = failed(call(SYS_madvise, page, page_bytes(), MADV_DONTNEED));
+    is = *page == 0 || refused ? kYes : kNo;
     call(SYS_munmap, page, page_bytes());
-    if (accepted) known.store(is, order::relaxed);  // relaxed: see above
+    known.store(is, order::relaxed);  // relaxed: see above
   }
   return is == kYes;
 }

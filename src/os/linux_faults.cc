@@ -91,10 +91,15 @@ void take_fault(int signal, siginfo_t* info, void* context);
 // Whether the same fault, with the same registers, comes once more after so many in a row that no program means them.
 bool goes_round(const Registers& registers) {
   constexpr unsigned kTimesMost = 100;
-  static constinit Atomic<uint64_t> last{0};
-  static constinit Atomic<unsigned> times{0};
+  constexpr unsigned kPlaces = 64;  // by the stack, so that threads do not end each other's rows
+  constexpr uint64_t kMix = 0x9E3779B97F4A7C15u;
+  static constinit Atomic<uint64_t> lasts[kPlaces]{};
+  static constinit Atomic<unsigned> rows[kPlaces]{};
+  const uint64_t place = (registers.at[arch::kStackRegister] >> 12) * kMix >> 32;
+  Atomic<uint64_t>& last = lasts[place % kPlaces];
+  Atomic<unsigned>& times = rows[place % kPlaces];
   uint64_t now = registers.pc;
-  for (const uint64_t value : registers.at) now = (now ^ value) * 0x9E3779B97F4A7C15u;
+  for (const uint64_t value : registers.at) now = (now ^ value) * kMix;
   const bool again = last.load(order::relaxed) == now;  // relaxed, here and below: a guess
   last.store(now, order::relaxed);
   const unsigned n = again ? times.load(order::relaxed) + 1 : 0;

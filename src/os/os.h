@@ -90,7 +90,7 @@ inline bool peek(void* to, const void* from, size_t bytes) {
 
 // Around a fork, so that no peek is under way in it: the kernel pins the pages that a peek reads, and a fork copies
 // pinned pages before others, so that a child of several threads would have memory of two moments. hold_peeks waits for
-// peeks under way, 100 ms at most; until resume_peeks others copy nothing.
+// other threads' peeks under way, 100 ms at most; until resume_peeks others copy nothing.
 void hold_peeks();
 void resume_peeks(bool in_child);
 

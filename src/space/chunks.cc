@@ -27,9 +27,11 @@ char* take_vacant() {
 
 }  // namespace
 
-char* acquire_chunk() {
-  if (char* const chunk = take_vacant()) return chunk;
-  char* chunk = carve_chunk();
+char* acquire_chunk(bool* vacated) {
+  char* chunk = take_vacant();
+  if (vacated != nullptr) *vacated = chunk != nullptr;
+  if (chunk != nullptr) return chunk;
+  chunk = carve_chunk();
   if (chunk == nullptr) chunk = lend_chunk();
   if (chunk != nullptr) in_use.add(1);
   return chunk;

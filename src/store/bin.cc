@@ -199,10 +199,11 @@ bool comes_whole(unsigned full) {
 
 // Commits all of a new chunk, so that the mapping merges with its neighbours'. A chunk of objects below a page also
 // becomes a huge page at the first take: fewer faults and TLB misses. (Pages of larger objects are purged one by one.)
-void make_whole(Descriptor& d) {
+void make_whole(Descriptor& d, bool used_before) {
   if (commit_chunk(d) != Commit::kDone) return;
   if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
-  d.set_backing(Backing::kHugeWanted);
+  // A place that was vacated begins no new run of huge pages (advised_runs.h).
+  d.set_backing(used_before ? Backing::kHugePurged : Backing::kHugeWanted);
 }
 
 // Makes all that a chunk needs, and writes its header. Null if there is no memory: what was made serves the next
@@ -228,7 +229,8 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
 // raise_new_chunk loses the chunk's address space, and the pages that it inherited. Null if there is no memory.
 Descriptor* open_chunk(Store& store, BinId bin, const Inherited& from) {
   const bool inherits = from.chunk != nullptr, whole = !inherits && comes_whole(store.of(bin).chunks.get());
-  char* const chunk = inherits ? from.chunk : acquire_chunk();
+  bool vacated = false;
+  char* const chunk = inherits ? from.chunk : acquire_chunk(&vacated);
   if (chunk == nullptr) return nullptr;
   bool renewed = false;
   Descriptor* d = describe(store, chunk, bin, &renewed);
@@ -241,7 +243,7 @@ Descriptor* open_chunk(Store& store, BinId bin, const Inherited& from) {
   if (inherits) settle_in(*d, from);
   // Relaxed: not published yet. Of a renewed one all is committed.
   if (inherits && !renewed) d->committed.store(from.committed, order::relaxed);
-  if (whole) make_whole(*d);
+  if (whole) make_whole(*d, vacated);
   const unsigned slot = window_slot(chunk);
   // Relaxed: an index. Before the entry, so that a thread that stops in between hides no chunk from walks.
   d->block->opened[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::relaxed);
