@@ -407,7 +407,7 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
   }
 }
 
-// Of a watched bin not to a CPU cache, where each free would search (short commands of four threads: 0.96 of the time).
+// Of a watched bin not to a CPU cache, where each free would search for its object, which takes 200 instructions.
 void thread_cache_hand_on(ThreadCache& c) {
   for (unsigned i = 1; i < kBins; ++i) {
     const BinId bin = bin_id(i);

@@ -131,7 +131,7 @@ bool huge_pages_come() {
 namespace {
 
 // Whether the advice purges: emulators accept it and do nothing (qemu-user before 7.1), and then the memory does not
-// read as zero. Tried once, on a page of its own.
+// read as zero. Tried once, on a page of its own. What refuses it does not pretend.
 bool advice_purges() {
   constexpr uint8_t kYes = 1, kNo = 2;
   static constinit Atomic<uint8_t> known{0};
@@ -211,7 +211,8 @@ namespace {
 constinit Atomic<uint32_t> peeks{0};
 constinit Atomic<uint64_t> forking{0};  // | process : 32 | how many : 32 |
 // Of `peeks` those of this thread: one, where a signal's handler that forks has interrupted it. The kernel is not at it
-// then, and it goes on only after the fork.
+// then, and it goes on only after the fork. Counted after `peeks` and taken off before, so that a handler in between
+// waits in vain, and never too little.
 constinit thread_local Atomic<uint32_t> own_peeks{0};
 
 uint64_t no_forks() { return static_cast<uint64_t>(call(SYS_getpid)) << 32; }
@@ -244,10 +245,10 @@ unsigned peek_some(const PeekRange* ranges, unsigned count) {
   own_peeks.store(own_peeks.load(order::relaxed) + 1, order::relaxed);  // relaxed: this thread's own
   // [peek] seq_cst: as above
   const unsigned copied = forks_in(forking.load(order::seq_cst)) != 0 ? 0 : peek_by_kernel(ranges, count);
+  own_peeks.store(own_peeks.load(order::relaxed) - 1, order::relaxed);  // relaxed: as above
   // Not below 0: hold_peeks and resume_peeks may have given this one up. (It then may take off another's, if one has
   // begun since: a fork does not wait for that one.)
-  own_peeks.store(own_peeks.load(order::relaxed) - 1, order::relaxed);  // relaxed: as above
-  uint32_t now = peeks.load(order::relaxed);                            // relaxed: the compare_exchange decides
+  uint32_t now = peeks.load(order::relaxed);  // relaxed: the compare_exchange decides
   // [peek] seq_cst: the pages are free again, before the look at forks; pairs with hold_peeks
   while (now != 0 && !peeks.compare_exchange(now, now - 1, order::seq_cst)) {
   }

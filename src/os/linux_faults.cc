@@ -112,8 +112,8 @@ void pass_on(int signal, siginfo_t* info, void* context, bool round) {
   const bool sent = info->si_code <= 0;  // by a process, and so not by an instruction that would fault again
   if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN && sent) return;
   if ((before.sa_flags & SA_SIGINFO) == 0 && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) {
-    // A handler that the program has installed since, and that has called this one, stays; but not if it only returns
-    // then, and the instruction faults again and again. (So does Java's.)
+    // A handler that the program has installed since, and that has called this one, stays. But not if it takes the
+    // fault for handled then and returns, as Java's does: the instruction would fault for ever.
     struct sigaction standard {
     }, now{};
     standard.sa_handler = SIG_DFL;

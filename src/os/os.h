@@ -57,7 +57,8 @@ bool collapse(void* address, size_t bytes);
 // is. It is tried out on a mapping of its own, as the setting can be read from a file only.
 bool huge_pages_come();
 
-// Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused: contents undefined.
+// Gives the physical pages of a page-aligned range back; it then reads as zero. False if refused or ignored: contents
+// undefined.
 bool purge(void* address, size_t bytes);
 
 // The same for several ranges by one system call, which a filter may forbid. Returns how many it did, from the first

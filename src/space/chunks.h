@@ -9,7 +9,8 @@
 
 namespace folio {
 
-// 2 MiB of address space at a multiple of 2 MiB, to be committed before use, or null. *vacated: by vacate_chunk.
+// 2 MiB of address space at a multiple of 2 MiB, to be committed before use, or null. *vacated: whether it
+// is one that was vacated.
 char* acquire_chunk(bool* vacated = nullptr);
 
 // A chunk of what large objects have left, committed and mostly resident: large.h, lend_resident_chunk. Or null.

@@ -1,11 +1,11 @@
-// Huge objects: more than 8 MiB, or aligned to more than a chunk; realloc leaves them here down to 2 MiB.
-// Each has a block of its own: a power-of-two number of chunks of address space, of which the part that the program
-// may use is committed. A freed block keeps its pages and
-// waits in a lock-free stack. There is one for each power of two and each eighth of it that may be resident, so that
-// the next object gets a block with about the pages that it needs. (With stacks by powers of two alone, two threads
-// that replace six objects of 4 to 30 MB take 1.57 of the time.) core/clock.cc purges waiting blocks by the same clock
-// and bound as all else; one without pages is unmapped. A block has huge pages where the system's setting says so, its
-// object has moved as it grew, or it is likely to be written (huge_foresee), unless huge_pages:never.
+// Huge objects: more than 8 MiB, or aligned to more than a chunk; realloc leaves them here down to 2 MiB. Each has a
+// block of its own: a power-of-two number of chunks of address space, of which the part that the program may use is
+// committed. A freed block keeps its pages and waits in a lock-free stack. There is one for each power of two and each
+// eighth of it that may be resident, so that the next object gets a block with about the pages that it needs. (With
+// stacks by powers of two alone, two threads that replace six objects of 4 to 30 MB take 1.57 of the time.)
+// core/clock.cc purges waiting blocks by the same clock and bound as all else; one without pages is unmapped. A block
+// has huge pages where the system's setting says so, its object has moved as it grew, or it is likely to be written
+// (huge_foresee), unless huge_pages:never.
 //
 // A block whose alignment is more than a chunk's is unmapped when freed: another such request is unlikely.
 #pragma once
