@@ -115,7 +115,7 @@ uint32_t copy_carefully(char* to, const char* from) {
   const size_t most = whole < kSampleStackBytes ? whole : kSampleStackBytes;
   size_t done = page - start % page;
   if (done > most) done = most;
-  __builtin_memcpy(to, from, done);
+  os::copy_unchecked(to, from, done);
   while (done < most) {
     const size_t bytes = page < most - done ? page : most - done;
     if (bytes < sizeof(uint64_t) || os::copy_if_mapped(to + done, from + done, bytes) != os::Answer::kYes) break;

@@ -328,7 +328,7 @@ Answer copy_if_mapped(void* to, const void* from, size_t bytes) {
     if (result != -EINVAL) return result == -EFAULT ? Answer::kNotThere : Answer::kUnknown;
     if (at == last) break;
   }
-  __builtin_memcpy(to, from, bytes);
+  copy_unchecked(to, from, bytes);
   return Answer::kYes;
 }
 

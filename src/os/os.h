@@ -95,6 +95,11 @@ inline bool peek(void* to, const void* from, size_t bytes) {
 void hold_peeks();
 void resume_peeks(bool in_child);
 
+// Copies bytes of the thread's own stack, which AddressSanitizer's memcpy would refuse between the frames' variables.
+__attribute__((no_sanitize("address"))) inline void copy_unchecked(void* to, const void* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) static_cast<char*>(to)[i] = static_cast<const volatile char*>(from)[i];
+}
+
 // word_is: whether a word of this process's memory, which may be unmapped at any time, has that value. copy_if_mapped:
 // copies 8 bytes or more, where no thread unmaps anything meanwhile. Both by system calls that every filter allows.
 // kNotThere: not all of it is mapped, or this thread may not read it. kUnknown: the system does not say.
