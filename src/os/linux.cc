@@ -115,13 +115,15 @@ long faults() {
 
 bool huge_pages_come() {
   constexpr unsigned kTouched = 8;
-  auto* const tried = static_cast<volatile char*>(reserve(kChunkBytes, kChunkBytes));
-  if (tried == nullptr) return false;
-  auto* const start = const_cast<char*>(tried);
+  auto* const start = static_cast<char*>(reserve(kChunkBytes, kChunkBytes));
+  if (start == nullptr) return false;
   bool come = false;
   if (commit(start, kChunkBytes) && prefer_huge_pages(start, kChunkBytes)) {
     const long before = faults();
-    for (unsigned i = 0; i < kTouched; ++i) tried[i * (kChunkBytes / kTouched)] = 1;
+    for (unsigned i = 0; i < kTouched; ++i) {
+      // relaxed: nobody else has it, but see advice_purges
+      reinterpret_cast<Atomic<uint8_t>*>(start + i * (kChunkBytes / kTouched))->store(1, order::relaxed);
+    }
     come = faults() - before == 1;
   }
   unreserve(start, kChunkBytes);
@@ -137,11 +139,12 @@ bool advice_purges() {
   static constinit Atomic<uint8_t> known{0};
   uint8_t is = known.load(order::relaxed);  // relaxed: whoever does not see it tries once more
   if (is == 0) {
-    auto* const page = static_cast<volatile char*>(map(page_bytes(), PROT_READ | PROT_WRITE));
+    // Atomic: two threads may try in turn at the same address, and ThreadSanitizer does not see these calls.
+    auto* const page = static_cast<Atomic<uint8_t>*>(map(page_bytes(), PROT_READ | PROT_WRITE));
     if (page == nullptr) return true;
-    *page = 1;
+    page->store(1, order::relaxed);  // relaxed: nobody else has the page
     const bool refused = failed(call(SYS_madvise, page, page_bytes(), MADV_DONTNEED));
-    is = *page == 0 || refused ? kYes : kNo;
+    is = refused || page->load(order::relaxed) == 0 ? kYes : kNo;  // relaxed: see above
     call(SYS_munmap, page, page_bytes());
     known.store(is, order::relaxed);  // relaxed: see above
   }
