@@ -5,7 +5,8 @@ import struct
 import sys
 from pathlib import Path
 
-FIELDS = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
+# Made by tools/layout_lists.py.
+FIELDS = """chunk_shift window_shift table_bits codes bins bin_info_bytes code_huge_start code_huge_inside
 chunk_table* windows* bin_info* bin_array* page_counts* thread_caches* cpu_caches* depot* options* window_bytes
 window_descriptors_offset descriptor_bytes descriptor_block_offset descriptor_bin_offset descriptor_seal_offset
 huge_bytes huge_base_offset huge_reserved_offset huge_usable_offset huge_touched_offset huge_state_offset
@@ -22,7 +23,7 @@ seam_counts* front* true_front* sample_tables_most sample_slots sample_bytes sam
 sample_counts* seam_until_offset sample_registers_offset thread_cache_thread_offset cpu_cache_large_bytes_offset
 code_guarded mode_guarding guard_page_offset guard_count_offset guard_marks_offset guard_slots_offset guard_slot_bytes
 guard_object_offset guard_size_offset guard_allocated_offset guard_freed_offset guard_frames guard_interval*
-seam_carefully_offset seam_setting_bytes"""  # made by tools/layout_lists.py
+seam_carefully_offset seam_setting_bytes window_number_offset cluster_shift open_clusters*"""
 NAMES = FIELDS.split()
 FORMAT = "<" + "".join("Q" if name.endswith("*") else "I" for name in NAMES)
 
@@ -41,7 +42,7 @@ def find_layout():
         if re.search(r"^\S+ r\S+ .*/libfolio", line):
             memory.seek(start)
             data = memory.read(end - start)
-            at = data.find(b"FolioLay\6\0\0\0")
+            at = data.find(b"FolioLay\7\0\0\0")
             if at >= 0 and struct.unpack_from("<Q", data, at + 48)[0] >= start:  # not a copy without addresses
                 return start + at
     sys.exit("no Folio in this process, or of another version")
@@ -50,10 +51,11 @@ def find_layout():
 L = dict(zip((name.rstrip("*") for name in NAMES), read(find_layout() + 16, FORMAT), strict=True))
 taken = [0] * L["codes"]
 huge = 0
-for window in read(L["windows"], f"<{1 << (L['address_bits'] - L['chunk_shift'] - L['window_shift'])}Q"):
+for window in read(L["windows"], f"<{1 << (L['table_bits'] - L['chunk_shift'] - L['window_shift'])}Q"):
     if window == 0:
         continue
-    first = read(window, "<Q")[0] << L["window_shift"]
+    first = read(window + L["window_number_offset"], "<Q")[0] << L["window_shift"]
+    first %= 1 << L["table_bits"] - L["chunk_shift"]  # the table's entry
     count = 1 << L["window_shift"]
     entries = read(L["chunk_table"] + first * L["chunk_entry_bytes"], f"<{count}H")
     codes = [entry // L["chunk_entry_step"] for entry in entries]

@@ -94,9 +94,9 @@ FOLIO_API size_t folio_usable_size(const void *object);
 FOLIO_API bool folio_is_ours(const void *address);
 
 /* What an address is. Any address, also an interior one. Constant time for objects of up to 32 KiB, and in the first
- * 8 GiB of a huge one. In a large object (up to 8 MiB): a step for each 16 KiB between its start and the address.
- * Further inside a huge object: a search downward by chunks of 2 MiB. So too for an address that is not Folio's, while
- * huge objects reserve more than 8 GiB. */
+ * GiB of a huge one. In a large object (up to 8 MiB): a step for each 16 KiB between its start and the address.
+ * Further inside a huge object: a search downward by steps of 1 GiB. So too for an address that is not Folio's, while
+ * huge objects reserve more than 1 GiB. */
 typedef struct folio_place {
   void *base;         /* start of the object that holds the address */
   size_t usable_size; /* its usable bytes, from base */

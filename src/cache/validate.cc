@@ -58,13 +58,18 @@ FOLIO_INLINE Low product_of(Low low, const Divider& divider, uint32_t colours) {
 bool fails_check(BinId bin, const Slot* at, unsigned count) {
   const Divider divider = kDividers.of[index(bin)];
   const uint32_t colours = divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1);
+  // Of an address that is not Folio's the chunk table may have the entry of one 16 TiB away, where no magazine is.
+  constexpr unsigned kFarShift = kTableBits - 32;
+  const auto near = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) >> 32);
+  const Halves all_near{0, near, 0, near};
   Flags twice{};
-  Halves any{}, any_above{}, last_low{~0u, ~0u, ~0u, ~0u};
+  Halves any{}, any_above{}, any_far{}, last_low{~0u, ~0u, ~0u, ~0u};
   unsigned i = 0;
   for (; i + 4 <= count; i += 4) {
     Halves first, second;
     __builtin_memcpy(&first, at + i, sizeof first);
     __builtin_memcpy(&second, at + i + 2, sizeof second);
+    any_far |= (first ^ all_near) | (second ^ all_near);
     const Halves low = __builtin_shufflevector(first, second, 0, 2, 4, 6);
     // Halves i to i + 3 against i - 2 to i + 1.
     twice |= low == __builtin_shufflevector(last_low, low, 2, 3, 4, 5);
@@ -75,14 +80,17 @@ bool fails_check(BinId bin, const Slot* at, unsigned count) {
   }
   uint32_t all = (any[0] | any[1]) | (any[2] | any[3]);
   uint32_t all_above = (any_above[0] | any_above[1]) | (any_above[2] | any_above[3]);
+  uint32_t far = any_far[1] | any_far[3];
   bool wrong = ((twice[0] | twice[1]) | (twice[2] | twice[3])) != 0;
   for (; i < count; ++i) {
     const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at[i]));
     all |= product_of(low, divider, colours);
     all_above |= product_of(low, divider, colours) + divider.slack;
     wrong |= i >= 2 && at[i] == at[i - 2];
+    far |= static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at[i]) >> 32) ^ near;
   }
-  return wrong || (all & (divider.low | divider.above)) != 0 || (all_above & divider.above) != 0;
+  return wrong || far >> kFarShift != 0 || (all & (divider.low | divider.above)) != 0 ||
+         (all_above & divider.above) != 0;
 }
 
 // Whether an object is there twice; misses about one in 25, if another with the same hash came in between.

@@ -7,7 +7,8 @@
 //       either: release_slow: free.cc
 //     store the object below the cursor, step the cursor                                                13 instructions
 //
-// An address of 2^47 and more reads beyond the chunk table and faults, as any use of it would.
+// The entry of an address that is not Folio's may be that of an object 16 TiB away (space/chunk_table.h): then it goes
+// into the magazine, unnoticed here.
 #pragma once
 
 #include <stddef.h>

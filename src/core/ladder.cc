@@ -54,7 +54,7 @@ FOLIO_NOINLINE void ladder_keep() {
 }
 
 bool ladder_make_room(const char* function) {
-  constexpr size_t kUnitMost = kChunkBytes / 2;  // what is made resident at once is less
+  constexpr size_t kUnitMost = kClusterBytes / 2;  // what is made resident at once is less
   if (has_room(kUnitMost)) return false;
   collect_everything(function);
   return true;

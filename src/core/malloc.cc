@@ -75,7 +75,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (block == nullptr && give_back_chunks(size)) block = huge_alloc(size, alignment);
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
-    const bool may_fit = size <= kFieldBytesMost && alignment <= kChunkBytes;
+    const bool may_fit = size <= kFieldBytesMost && alignment <= kClusterBytes;
     void* const object = may_fit ? large_alloc(process_fields, size, alignment, zeroed, false) : nullptr;
     return object == nullptr ? out_of_memory() : object;
   }
@@ -97,7 +97,7 @@ void* take_large(size_t size, size_t alignment, bool zeroed) {
 
 // More than a bin serves, in size or alignment.
 void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
-  if (size > kLargeMost || alignment > kChunkBytes) return allocate_huge(size, alignment, zeroed);
+  if (size > kLargeMost || alignment > kClusterBytes) return allocate_huge(size, alignment, zeroed);
   void* object = take_parked(size, alignment, zeroed);
   if (object != nullptr) {
     clock_after_light_call();
@@ -123,7 +123,7 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
   if (interval == 0) return nullptr;
   // Where there is no memory for it, null: the call goes on, and makes room or fails there.
   void* object = nullptr;
-  if (size <= kLargeMost && alignment <= kChunkBytes) {
+  if (size <= kLargeMost && alignment <= kClusterBytes) {
     const size_t wanted = size <= kMediumMost ? info_of(bin_of(size)).size : size;  // as folio_good_size says
     object = take_parked(wanted, alignment, zeroed);
     if (object == nullptr) object = take_large(wanted, alignment, zeroed);

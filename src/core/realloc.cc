@@ -93,7 +93,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     if (size > extent.usable_bytes) clock_after_large_call(size - extent.usable_bytes);
     return object;
   }
-  if (starts_huge(extent.code) && size > extent.usable_bytes && alignment <= kChunkBytes) {
+  if (starts_huge(extent.code) && size > extent.usable_bytes && alignment <= kClusterBytes) {
     HugeBlock* block = huge_move(huge_at(object), size, seam_leaves);
     if (block == nullptr && ladder_make_room_for_large(size - extent.usable_bytes, "realloc")) {
       block = huge_move(huge_at(object), size, seam_leaves);

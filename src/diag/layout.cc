@@ -13,6 +13,7 @@
 #include "insight/guards.h"
 #include "insight/samples.h"
 #include "space/chunk_table.h"
+#include "space/chunks.h"
 #include "space/fields.h"
 #include "space/huge.h"
 #include "space/large.h"

@@ -9,6 +9,7 @@
 #include "space/chunks.h"
 #include "space/metadata.h"
 #include "space/pages.h"
+#include "space/region.h"
 #include "space/room.h"
 
 namespace folio {
@@ -31,32 +32,32 @@ bool advice_works(char* page, size_t bytes) {
   return os::install_guard(page, bytes) && os::word_is(word, nullptr) == os::Answer::kNotThere;
 }
 
-// The first page is tried alone: in locked memory, committing the whole chunk would make all of its pages resident.
+// The first page is tried alone: in locked memory, committing the whole cluster would make all of its pages resident.
 bool close_by_advice(const GuardPool& pool) {
   if (!os::commit(pool.chunk, pool.page_bytes)) return false;
-  const bool works = advice_works(pool.chunk, pool.page_bytes) && os::commit(pool.chunk, kChunkBytes);
-  if (works && os::install_guard(pool.chunk, kChunkBytes)) return true;
-  os::forbid(pool.chunk, kChunkBytes);
-  os::purge(pool.chunk, kChunkBytes);
+  const bool works = advice_works(pool.chunk, pool.page_bytes) && os::commit(pool.chunk, kClusterBytes);
+  if (works && os::install_guard(pool.chunk, kClusterBytes)) return true;
+  os::forbid(pool.chunk, kClusterBytes);
+  os::purge(pool.chunk, kClusterBytes);
   return false;
 }
 
 GuardPool* make_pool() {
   auto* const pool = static_cast<GuardPool*>(metadata_alloc(sizeof(GuardPool)));
   if (pool == nullptr) return nullptr;
-  pool->chunk = acquire_chunk();
+  pool->chunk = carve_cluster();
   Window* const window = pool->chunk == nullptr ? nullptr : window_make(pool->chunk);
-  if (window == nullptr || !chunk_table_open(pool->chunk, kChunkBytes)) {
-    if (pool->chunk != nullptr) return_chunk(pool->chunk);
+  if (window == nullptr || !chunk_table_open(pool->chunk, kClusterBytes)) {
+    if (pool->chunk != nullptr) uncarve_cluster(pool->chunk);
     return nullptr;
   }
   pool->page_bytes = os::page_bytes();
-  const size_t slots = (kChunkBytes / pool->page_bytes - 1) / 2;
+  const size_t slots = (kClusterBytes / pool->page_bytes - 1) / 2;
   pool->slots = static_cast<uint32_t>(slots < kGuardSlotsMost ? slots : kGuardSlotsMost);
   pool->live_most = pool->slots - pool->slots / 4;
   pool->by_advice = close_by_advice(*pool);
   for (unsigned i = 0; i < pool->slots; ++i) pool->slot[i].forbidden = !pool->by_advice;
-  set_chunk(window, pool->chunk, pool, kCodeGuarded);
+  for (unsigned i = 0; i < kClusterChunks; ++i) set_chunk(window, pool->chunk + i * kChunkBytes, pool, kCodeGuarded);
   return pool;
 }
 
@@ -184,7 +185,7 @@ GuardPlace guard_place(const void* address) {
   GuardPool* const pool =
       guard_pool.load(order::acquire);  // [guard] acquire: pairs with guards_start. unseen: as there
   GuardPlace place{};
-  if (pool == nullptr || chunk_start(address) != pool->chunk) return place;
+  if (pool == nullptr || cluster_start(static_cast<const char*>(address)) != pool->chunk) return place;
   const auto page = static_cast<size_t>(static_cast<const char*>(address) - pool->chunk) / pool->page_bytes;
   if (page % 2 == 0 || page / 2 >= pool->slots) return place;
   place.number = static_cast<unsigned>(page / 2);

@@ -2,7 +2,7 @@
 // and is reported with the stacks of its allocation, its free and the access. As GWP-ASan does it
 // (K. Serebryany et al., ICSE 2024).
 //
-//   chunk   | guard | slot 0 | guard | slot 1 | ... | guard |      pages; a guard and what is free are inaccessible
+//   cluster | guard | slot 0 | guard | slot 1 | ... | guard |      pages; a guard and what is free are inaccessible
 //
 // An object of up to a page gets a slot: at the page's end, or, one time in four, at its start. The rest of the page
 // holds a pattern, which is looked at when the object is freed. A freed slot waits: of those that are free the one
@@ -45,7 +45,7 @@ struct GuardSlot {
   bool dirty;           // what lies there is not zero
 };
 
-inline constexpr unsigned kGuardSlotsMost = 255;  // of a chunk of the smallest pages
+inline constexpr unsigned kGuardSlotsMost = 255;  // of a cluster of the smallest pages
 struct GuardPool {
   char* chunk;
   uint64_t page_bytes;

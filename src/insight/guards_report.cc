@@ -96,7 +96,7 @@ GuardPlace beside_guard(const char* address, size_t page_bytes) {
 // is live: then the program itself has made the page inaccessible.
 GuardPlace meant_by(const char* address) {
   const GuardPool* const pool = guard_pool.load(order::relaxed);  // relaxed: as in guard_park, by who set the handler
-  if (pool == nullptr || address < pool->chunk || address >= pool->chunk + kChunkBytes) return {};
+  if (pool == nullptr || address < pool->chunk || address >= pool->chunk + kClusterBytes) return {};
   const auto page = static_cast<size_t>(address - pool->chunk) / pool->page_bytes;
   if (page % 2 == 0) return beside_guard(address, pool->page_bytes);
   const GuardPlace place = guard_place(address);

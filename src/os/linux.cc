@@ -73,7 +73,7 @@ void* reserve(size_t bytes, size_t alignment, HugePages pages) {
     unreserve(aligned, bytes);
     return nullptr;
   }
-  // Where huge pages are "always" on, the first touch of a sparse chunk would cost 2 MiB.
+  // Where huge pages are "always" on, the first touch of a sparse cluster would cost 2 MiB.
   if (pages == HugePages::kRefused) refuse_huge_pages(aligned, bytes);
   return aligned;
 }
@@ -115,18 +115,18 @@ long faults() {
 
 bool huge_pages_come() {
   constexpr unsigned kTouched = 8;
-  auto* const start = static_cast<char*>(reserve(kChunkBytes, kChunkBytes));
+  auto* const start = static_cast<char*>(reserve(kClusterBytes, kClusterBytes));
   if (start == nullptr) return false;
   bool come = false;
-  if (commit(start, kChunkBytes) && prefer_huge_pages(start, kChunkBytes)) {
+  if (commit(start, kClusterBytes) && prefer_huge_pages(start, kClusterBytes)) {
     const long before = faults();
     for (unsigned i = 0; i < kTouched; ++i) {
       // relaxed: nobody else has it, but see advice_purges
-      reinterpret_cast<Atomic<uint8_t>*>(start + i * (kChunkBytes / kTouched))->store(1, order::relaxed);
+      reinterpret_cast<Atomic<uint8_t>*>(start + i * (kClusterBytes / kTouched))->store(1, order::relaxed);
     }
     come = faults() - before == 1;
   }
-  unreserve(start, kChunkBytes);
+  unreserve(start, kClusterBytes);
   return come;
 }
 

@@ -35,7 +35,7 @@ constexpr bool kLoadedReadOnly = false;
 alignas(kTableStepBytes) constinit uint16_t chunk_table[kChunkTableEntries] = {};
 #endif
 
-constinit Atomic<Window*> windows[kChunkTableEntries >> kWindowShift];
+constinit Atomic<Window*> windows[kWindows];
 
 namespace {
 
@@ -44,7 +44,8 @@ constinit Atomic<uint64_t> open_steps[kTableSteps / 64];
 
 char* step_at(size_t step) { return reinterpret_cast<char*>(chunk_table) + step * kTableStepBytes; }
 size_t step_of(const char* address) {
-  return (reinterpret_cast<uintptr_t>(address) >> kChunkShift) * sizeof chunk_table[0] / kTableStepBytes;
+  return (reinterpret_cast<uintptr_t>(address) >> kChunkShift) % kChunkTableEntries * sizeof chunk_table[0] /
+         kTableStepBytes;
 }
 
 bool is_open(size_t step) {
@@ -55,8 +56,10 @@ bool is_open(size_t step) {
 }  // namespace
 
 bool chunk_table_open(const void* start, size_t bytes) {
-  const auto* first = static_cast<const char*>(start);
-  for (size_t step = step_of(first); step <= step_of(first + bytes - 1); ++step) {
+  constexpr size_t kSpan = kTableStepBytes / sizeof chunk_table[0] * kChunkBytes;
+  const auto* const first = static_cast<const char*>(start);
+  for (const char* at = first; at < first + bytes; at += kSpan - reinterpret_cast<uintptr_t>(at) % kSpan) {
+    const size_t step = step_of(at);
     if (is_open(step)) continue;
     if (!os::commit(step_at(step), kTableStepBytes)) return false;
     // [commit] release: who sees the bit may write there; pairs with is_open.
@@ -74,14 +77,28 @@ void chunk_table_close() {
 }
 
 Window* window_make(const void* address) {
-  if (Window* window = window_of(address)) return window;
-  auto* fresh = static_cast<Window*>(metadata_alloc(sizeof(Window)));
-  if (fresh == nullptr) return nullptr;
-  fresh->number = reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift);
-  Window* found = nullptr;
-  // [window] release: publishes the number; pairs with window_of. The loser of a race loses 32 KiB of untouched
-  // metadata.
-  return window_entry(address).compare_exchange(found, fresh, order::release) ? fresh : window_of(address);
+  const uint64_t number = window_number(address);
+  Atomic<Window*>& entry = windows[number % kWindows];
+  if (entry.load(order::relaxed) == nullptr) {  // relaxed: a glance
+    auto* fresh = static_cast<Window*>(metadata_alloc(sizeof(Window)));
+    if (fresh == nullptr) return nullptr;
+    fresh->number = number;
+    Window* found = nullptr;
+    // [window] release: publishes the number; pairs with window_at. The loser of a race loses 32 KiB of untouched
+    // metadata.
+    if (entry.compare_exchange(found, fresh, order::release)) return fresh;
+  }
+  return window_at(number);
+}
+
+bool windows_have_room(const void* start, size_t bytes) {
+  const uint64_t last = window_number(static_cast<const char*>(start) + bytes - 1);
+  for (uint64_t number = window_number(start); number <= last; ++number) {
+    // [window] acquire: sees its number; pairs with window_make
+    const Window* const window = windows[number % kWindows].load(order::acquire);
+    if (window != nullptr && window->number != number) return false;
+  }
+  return true;
 }
 
 }  // namespace folio

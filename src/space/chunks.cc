@@ -1,72 +1,240 @@
-// Asks the regions first, then the fields; a chunk that comes back goes where it came from.
+// Hands out vacant chunks, those of open clusters, opens clusters, then asks the fields; a chunk that comes back is
+// vacant, or goes back to its field.
 #include "space/chunks.h"
 
+#include "os/os.h"
+#include "space/advised_runs.h"
+#include "space/chunk_table.h"
+#include "space/huge_pace.h"
 #include "space/large.h"
 #include "space/region.h"
 #include "sync/relaxed.h"
 
 namespace folio {
 
+constinit Atomic<uint64_t> open_clusters[2]{};
+
 namespace {
 
 constinit Counter<size_t> in_use{0};
+constinit AdvisedRuns advised;
 
-// Places that were vacated: unmapped ones would be holes, which no region fills, while descriptors stay for each bin
-// and place. (10,500 phases of 21 sizes, each with a few survivors: 13 MiB of metadata in place of 68; one run each.)
-constexpr unsigned kVacantMost = 64;
-constinit Atomic<char*> vacant[kVacantMost]{};
+uint64_t rest_of(const char* chunk, uint64_t left) {
+  return (reinterpret_cast<uintptr_t>(chunk) >> kChunkShift) << 32 | left;
+}
+char* chunk_in(uint64_t rest) { return reinterpret_cast<char*>(rest >> 32 << kChunkShift); }
+uint64_t left_in(uint64_t rest) { return rest & UINT32_MAX; }
 
-char* take_vacant() {
-  for (Atomic<char*>& place : vacant) {
-    if (place.load(order::relaxed) == nullptr) continue;  // relaxed: a glance
-    // [region] acquire: others have used it; pairs with vacate_chunk.
-    if (char* const chunk = place.exchange(nullptr, order::acquire)) return chunk;
+char* take_open(Atomic<uint64_t>& open) {
+  uint64_t now = open.load(order::relaxed);  // relaxed: compare_exchange decides
+  while (left_in(now) != 0) {
+    const uint64_t less = rest_of(chunk_in(now) + kChunkBytes, left_in(now) - 1);
+    // [region] acquire: the cluster's pages and its state; pairs with open_cluster.
+    if (open.compare_exchange(now, less, order::acquire)) return chunk_in(now);
   }
   return nullptr;
 }
 
+// Vacant chunks wait in their windows' bitmaps. They are not unmapped one by one: no cluster fills such a hole, while
+// windows, hints and descriptors stay for each place. (4,500 phases of 30 to 100 MiB with survivors took 97 MiB of
+// metadata.)
+// A raised bit here says that a window may have some; lowered as in store/hints.h, it is never lost.
+constinit Atomic<uint64_t> vacant_windows[kWindows / 64];
+constinit Counter<size_t> vacant_count{0};  // not less than there are
+
+bool any_vacant(const Window& window) {
+  for (const Atomic<uint64_t>& word : window.vacant) {
+    // [hint] seq_cst: the second look, after the window's bit was lowered; pairs with put_vacant.
+    if (word.load(order::seq_cst) != 0) return true;
+  }
+  return false;
+}
+
+// Calls visit(window) for those that may have vacant chunks, until it returns true; whether it did.
+template <class Visit>
+bool visit_vacant(Visit&& visit) {
+  if (vacant_count.get() == 0) return false;
+  for (unsigned w = 0; w < kWindows / 64; ++w) {
+    // Relaxed: a hint that is missed stays raised.
+    for (uint64_t bits = vacant_windows[w].load(order::relaxed); bits != 0; bits &= bits - 1) {
+      // [window] acquire: sees its number; pairs with window_make
+      Window* const window = windows[w * 64 + lowest_bit(bits)].load(order::acquire);
+      if (window == nullptr) continue;
+      if (visit(*window)) return true;
+      if (any_vacant(*window)) continue;
+      // [hint] seq_cst: before the second look; pairs with put_vacant.
+      vacant_windows[w].fetch_and(~(bits & -bits), order::seq_cst);
+      if (any_vacant(*window)) vacant_windows[w].fetch_or(bits & -bits, order::seq_cst);  // [hint] seq_cst: as above
+    }
+  }
+  return false;
+}
+
+char* take_vacant() {
+  char* chunk = nullptr;
+  visit_vacant([&](Window& window) {
+    for (unsigned w = 0; w < kWindowChunks / 64; ++w) {
+      for (uint64_t bits; (bits = window.vacant[w].load(order::relaxed)) != 0;) {  // relaxed: a glance
+        const uint64_t bit = bits & -bits;
+        // [region] acquire: others have used it; pairs with put_vacant.
+        if ((window.vacant[w].fetch_and(~bit, order::acquire) & bit) == 0) continue;
+        vacant_count.sub(1);
+        chunk = window.chunk(w * 64 + lowest_bit(bit));
+        return true;
+      }
+    }
+    return false;
+  });
+  return chunk;
+}
+
+void put_vacant(char* chunk) {
+  Window* const window = window_of(chunk);
+  const unsigned slot = window_slot(chunk);
+  const auto place = static_cast<unsigned>(window->number % kWindows);
+  vacant_count.add(1);
+  // [region] after whoever used the chunk; pairs with take_vacant. [hint] seq_cst, both: before the window's bit; pairs
+  // with visit_vacant.
+  window->vacant[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::seq_cst);
+  vacant_windows[place / 64].fetch_or(uint64_t{1} << place % 64, order::seq_cst);  // [hint] seq_cst: as above
+}
+
+// For a committed cluster of which no page is resident. False if the kernel refuses.
+bool ask_for_huge_page(char* start, bool is_new) {
+  if (!os::prefer_huge_pages(start, kClusterBytes)) return false;
+  advised.add(start, is_new);
+  // Of one that was purged some page may be there, so that small ones come.
+  if (!is_new || !trust_huge_pages()) time_huge_page(start);
+  return true;
+}
+
+// Opens a cluster for the caller, who gets its first chunk. Others who find none open meanwhile open one each; what is
+// left of all but one is vacant then.
+char* open_cluster(Atomic<uint64_t>& open, bool huge) {
+  char* const start = carve_cluster();
+  if (start == nullptr) return nullptr;
+  if (!chunk_table_open(start, kClusterBytes) || window_make(start) == nullptr) {
+    uncarve_cluster(start);
+    return nullptr;
+  }
+  const bool committed = os::commit(start, kClusterBytes);
+  const bool is_huge = huge && committed && runs_left() && ask_for_huge_page(start, true);
+  unsigned state = 0;
+  if (committed) state |= kClusterCommitted;
+  if (is_huge) state |= kClusterHuge | kClusterCame;
+  cluster_state(start)->store(static_cast<uint8_t>(state), order::relaxed);  // relaxed: published below
+  const uint64_t rest = rest_of(start + kChunkBytes, kClusterChunks - 1);
+  uint64_t now = open.load(order::relaxed);  // relaxed: compare_exchange decides
+  while (left_in(now) == 0) {
+    // [region] release: the cluster's pages and its state; pairs with take_open.
+    if (open.compare_exchange(now, rest, order::release)) return start;
+  }
+  in_use.add(kClusterChunks - 1);
+  for (unsigned i = 1; i < kClusterChunks; ++i) put_vacant(start + i * kChunkBytes);
+  return start;
+}
+
+// A chunk that a field has lent, or null. Clusters may have been there before: of what they left in its state nothing
+// holds.
+char* lent(char* chunk) {
+  Atomic<uint8_t>* const state = chunk == nullptr ? nullptr : cluster_state(chunk);
+  if (state != nullptr) state->store(0, order::relaxed);  // relaxed: published with the chunk
+  return chunk;
+}
+
 }  // namespace
 
-char* acquire_chunk(bool* vacated) {
+char* acquire_chunk(bool huge, bool* is_new) {
   char* chunk = take_vacant();
-  if (vacated != nullptr) *vacated = chunk != nullptr;
+  *is_new = chunk == nullptr;
   if (chunk != nullptr) return chunk;
-  chunk = carve_chunk();
-  if (chunk == nullptr) chunk = lend_chunk();
+  chunk = take_open(open_clusters[huge]);
+  if (chunk == nullptr) chunk = open_cluster(open_clusters[huge], huge);
+  if (chunk == nullptr) chunk = take_open(open_clusters[!huge]);
+  if (chunk == nullptr) chunk = lent(lend_chunk());
   if (chunk != nullptr) in_use.add(1);
   return chunk;
 }
 
-char* acquire_resident_chunk(uint64_t resident[2]) {
-  char* const chunk = lend_resident_chunk(resident);
+char* acquire_resident_chunk(uint64_t* resident) {
+  char* const chunk = lent(lend_resident_chunk(resident));
   if (chunk != nullptr) in_use.add(1);
   return chunk;
 }
 
 void return_chunk(char* chunk) {
-  in_use.sub(1);
-  if (!take_back_chunk(chunk)) uncarve_chunk(chunk);
-}
-
-void vacate_chunk(char* chunk) {
   if (take_back_chunk(chunk)) {
     in_use.sub(1);
-    return;
+  } else {
+    put_vacant(chunk);
   }
-  for (Atomic<char*>& place : vacant) {
-    char* now = place.load(order::relaxed);  // relaxed: a glance
-    // [region] release: after whoever used the chunk; pairs with take_vacant.
-    if (now == nullptr && place.compare_exchange(now, chunk, order::release)) return;
-  }
-  return_chunk(chunk);
 }
 
-size_t return_vacant_chunks() {
-  size_t returned = 0;
-  for (; char* const chunk = take_vacant(); ++returned) return_chunk(chunk);
-  return returned;
+size_t unmap_vacant_clusters() {
+  constexpr unsigned kPerWord = 64 / kClusterChunks;
+  size_t unmapped = 0;
+  visit_vacant([&](Window& window) {
+    for (unsigned i = 0; i < kWindowChunks / kClusterChunks; ++i) {
+      Atomic<uint64_t>& word = window.vacant[i / kPerWord];
+      const uint64_t all = low_mask(kClusterChunks) << i % kPerWord * kClusterChunks;
+      uint64_t now = word.load(order::relaxed);  // relaxed: a glance
+      while ((now & all) == all) {
+        // [region] acquire: others have used it; pairs with put_vacant.
+        if (!word.compare_exchange(now, now & ~all, order::acquire)) continue;
+        vacant_count.sub(kClusterChunks);
+        in_use.sub(kClusterChunks);
+        break_cluster(window.chunk(i * kClusterChunks));
+        uncarve_cluster(window.chunk(i * kClusterChunks));
+        ++unmapped;
+        break;
+      }
+    }
+    return false;
+  });
+  return unmapped;
 }
 
 size_t chunks_in_use() { return in_use.get(); }
+
+Atomic<uint8_t>* cluster_state(const void* address) {
+  Window* const window = window_of(address);
+  return window == nullptr ? nullptr : &window->cluster[window_slot(address) / kClusterChunks];
+}
+
+void break_cluster(char* chunk) {
+  constexpr unsigned kMarks = kClusterHuge | kClusterPurged;
+  Atomic<uint8_t>* const state = cluster_state(chunk);
+  if (state == nullptr || (state->load(order::relaxed) & kMarks) == 0) return;           // relaxed: a hint
+  const unsigned was = state->fetch_and(static_cast<uint8_t>(~kMarks), order::relaxed);  // relaxed: a hint
+  if ((was & kClusterHuge) != 0) advised.withdraw(cluster_start(chunk));
+}
+
+void note_cluster_purged(char* chunk) {
+  break_cluster(chunk);
+  cluster_state(chunk)->fetch_or(kClusterPurged, order::relaxed);  // relaxed: a hint
+}
+
+void note_cluster_huge(char* chunk) {
+  cluster_state(chunk)->fetch_or(kClusterHuge, order::relaxed);  // relaxed: a hint
+}
+
+bool touch_purged_cluster(char* chunk, bool may_be_huge) {
+  Atomic<uint8_t>* const state = cluster_state(chunk);
+  if (state == nullptr) return false;
+  uint8_t was = state->load(order::relaxed), now;  // relaxed: a hint
+  do {
+    if ((was & kClusterPurged) == 0) return false;
+    now = static_cast<uint8_t>(was ^ (may_be_huge ? kClusterPurged | kClusterHuge : kClusterPurged));
+  } while (!state->compare_exchange(was, now, order::relaxed));  // relaxed: a hint
+  if (!may_be_huge) return false;
+  if (!ask_for_huge_page(cluster_start(chunk), false)) {
+    break_cluster(chunk);
+    return false;
+  }
+  // Broken before the advice: whoever did it may have unmapped a part.
+  if (is_cluster(chunk, kClusterHuge)) return true;
+  advised.withdraw(cluster_start(chunk));
+  return false;
+}
 
 }  // namespace folio

@@ -43,15 +43,15 @@ struct Field {
   struct FieldBlock* block;  // large_index.h
   Fields* home;
   Atomic<uint64_t> committed;
-  // Bit c, of chunk c (large_huge.h): the kernel was asked for a huge page there; and it counts as foreseen, until
-  // nothing of the chunk is resident.
+  // Bit c, of the field's cluster c (large_huge.h): the kernel was asked for a huge page there; and it counts as
+  // foreseen, until nothing of the cluster is resident.
   Atomic<uint32_t> advised, foreseen;
   // On lines of their own, since they are written often and every free reads the fields above.
   alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
   // Hint. ready_from[n - 1]: no run of n or more free granules whose pages are resident begins in a word before this
   // one.
   Hint<uint8_t> ready_from[64];
-  Hint<uint32_t> huge_from[32];  // of a chunk: what large_age() has to count to before a huge page is asked for again
+  Hint<uint32_t> huge_from[32];  // of a cluster: what large_age() must reach before a huge page is asked for again
   Hint<uint32_t> freed_at[64];   // of a word: what large_age() counted to when something was last freed in it
 
   using Word = Atomic<uint64_t>;

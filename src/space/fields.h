@@ -2,7 +2,7 @@
 // valid and empty. An allocation names it; a call for a live object need not, as the object's field leads to it.
 //
 // The process has one (process_fields), which malloc and free use. Tests have others, and heaps to come may. All share
-// address space, metadata, the chunk table and the counts of pages; chunks are lent (region.h) by the process's alone.
+// address space, metadata, the chunk table and the counts of pages; chunks are lent (large.h) by the process's alone.
 //
 // Who may touch it: everybody, under the protocols of large_fields.cc and large_index.h.
 #pragma once

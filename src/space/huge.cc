@@ -7,6 +7,7 @@
 #include "space/huge_pace.h"
 #include "space/metadata.h"
 #include "space/pages.h"
+#include "space/region.h"
 #include "space/room.h"
 #include "sync/relaxed.h"
 #include "sync/tagged_stack.h"
@@ -33,12 +34,14 @@ constinit BlockStack spare_descriptors;
 constinit Counter<size_t> reserved{0};
 constinit Counter<size_t> live_count{0};
 
-size_t chunks_of(size_t bytes) { return (bytes + kChunkBytes - 1) >> kChunkShift; }
+size_t chunks_of(size_t bytes) { return (bytes + kClusterBytes - 1) >> kClusterShift; }
+
+constexpr size_t kEnteredMost = kHugeEntered << kChunkShift;
+size_t entered_of(size_t bytes) { return bytes < kEnteredMost ? bytes : kEnteredMost; }
 
 // Enters or clears the block's first chunks in the chunk table. False if there is no memory for it.
 bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code) {
-  constexpr size_t kMost = kHugeEntered << kChunkShift;
-  const size_t bytes = block.reserved_bytes < kMost ? block.reserved_bytes : kMost;
+  const size_t bytes = entered_of(block.reserved_bytes);
   if (!chunk_table_open(block.base, bytes)) return false;
   for (size_t at = 0; at < bytes; at += kChunkBytes) {
     Window* window = window_make(block.base + at);
@@ -48,8 +51,8 @@ bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code) {
   return true;
 }
 
-// Whether what is beyond the object may be resident up to a chunk's end: not where a limit is set, which counts objects
-// to the page. (A container of 88 MiB with limit_hard:cgroup, full of objects of 9 MiB, was killed.)
+// Whether what is beyond the object may be resident up to a cluster's end: not where a limit is set, which counts
+// objects to the page. (A container of 88 MiB with limit_hard:cgroup, full of objects of 9 MiB, was killed.)
 bool whole_chunks(const HugeBlock& block) { return block.advised && !room_is_counted(); }
 
 // Makes the first `bytes`, whole pages, usable. False if the kernel refuses.
@@ -58,8 +61,8 @@ bool commit(HugeBlock& block, size_t bytes) {
   if (bytes <= have) return true;
   // What grows is likely to grow on: an eighth more, so that 20,000 steps of a page are not as many system calls.
   size_t more = have == 0 ? bytes : bytes + (bytes / 8 & ~(os::page_bytes() - 1));
-  // A chunk of which a part is touched gets small pages for good.
-  if (whole_chunks(block)) more = round_up(more, kChunkBytes);
+  // A cluster of which a part is touched gets small pages for good.
+  if (whole_chunks(block)) more = round_up(more, kClusterBytes);
   if (more > block.reserved_bytes) more = block.reserved_bytes;
   if (!os::commit(block.base + have, more - have)) {
     if (more == bytes || !os::commit(block.base + have, bytes - have)) return false;
@@ -74,7 +77,7 @@ HugeBlock* new_descriptor() {
   return static_cast<HugeBlock*>(metadata_alloc(sizeof(HugeBlock)));
 }
 
-// So many chunks of the block count as foreseen, unless they are too many. They are never too many if they were more.
+// So many clusters of the block count as foreseen, unless they are too many. They are never too many if they were more.
 bool count_foreseen(HugeBlock& block, size_t chunks) {
   const size_t had = block.foreseen;
   if (chunks > had && !foreseen_huge.add(chunks - had)) return false;
@@ -101,13 +104,13 @@ bool unmap_block(HugeBlock* block) {
 }
 
 unsigned part_of(unsigned order, size_t bytes) {
-  const size_t part = (bytes == 0 ? 0 : bytes - 1) / ((kChunkBytes << order) / kParts);
+  const size_t part = (bytes == 0 ? 0 : bytes - 1) / ((kClusterBytes << order) / kParts);
   return part < kParts ? static_cast<unsigned>(part) : kParts - 1;
 }
 
-// By the largest power of two of chunks in the block: new_block may have got less than a whole one.
+// By the largest power of two of clusters in the block: new_block may have got less than a whole one.
 Waiting& place_of(const HugeBlock& block) {
-  const unsigned order = highest_bit(block.reserved_bytes >> kChunkShift);
+  const unsigned order = highest_bit(block.reserved_bytes >> kClusterShift);
   return waiting[order][part_of(order, block.touched_bytes)];
 }
 
@@ -159,13 +162,13 @@ HugeBlock* get_waiting(unsigned order, size_t bytes) {
   return pop(order, 0);  // with few pages
 }
 
-// Purges the last `most` bytes of a block that the caller has popped, and the rest of the chunk in which they begin:
+// Purges the last `most` bytes of a block that the caller has popped, and the rest of the cluster in which they begin:
 // else the kernel would make a whole huge page of it again. Where nothing would be left, or the kernel refuses, as for
 // locked pages, the block is unmapped. Where that fails too, for want of a mapping to split, it waits on. Returns
 // bytes.
 size_t purge_block(HugeBlock& block, size_t most) {
   const size_t touched = block.touched_bytes;
-  const size_t kept = touched > most ? round_down(touched - most, kChunkBytes) : 0;
+  const size_t kept = touched > most ? round_down(touched - most, kClusterBytes) : 0;
   const bool parted = kept != 0 && purge_pages(block.base + kept, touched - kept);
   if (!parted && unmap_block(&block)) {
     page_counts.purged.add(touched);
@@ -186,11 +189,12 @@ void withdraw(HugeBlock& block) {
   block.advised = false;
 }
 
-// Where at least half of the last chunk is used, it may be a huge page, too.
+// Where at least half of the last cluster is used, it may be a huge page, too.
 void commit_last_chunk(HugeBlock& block) {
   if (!whole_chunks(block)) return;
-  const size_t have = block.committed_bytes, more = round_up(have, kChunkBytes) - have;
-  if (more <= kChunkBytes / 2 && more != 0 && os::commit(block.base + have, more)) block.committed_bytes = have + more;
+  const size_t have = block.committed_bytes, more = round_up(have, kClusterBytes) - have;
+  if (more <= kClusterBytes / 2 && more != 0 && os::commit(block.base + have, more))
+    block.committed_bytes = have + more;
 }
 
 bool may_be_huge() { return options.huge_pages != kHugePagesNever && !room_is_tight() && huge_pages_due(); }
@@ -200,8 +204,8 @@ bool may_be_huge() { return options.huge_pages != kHugePagesNever && !room_is_ti
 // had may be registered with a userfaultfd, for which a touch waits.)
 void advise(HugeBlock& block, size_t there, bool fresh) {
   if (block.advised || !may_be_huge()) return;
-  const size_t next = round_up(there, kChunkBytes);
-  const size_t chunks = next < block.usable_bytes ? (block.usable_bytes - next) >> kChunkShift : 0;
+  const size_t next = round_up(there, kClusterBytes);
+  const size_t chunks = next < block.usable_bytes ? (block.usable_bytes - next) >> kClusterShift : 0;
   const bool trusted = trust_huge_pages(static_cast<unsigned>(chunks));
   if (!trusted && !fresh) return;
   if (!os::prefer_huge_pages(block.base, block.reserved_bytes)) return;
@@ -216,12 +220,12 @@ void advise(HugeBlock& block, size_t there, bool fresh) {
 HugeBlock* new_block(size_t size, size_t alignment) {
   const unsigned order = log2_ceil(chunks_of(size));
   // A power of two leaves room to grow in place; where address space is short, what is needed must do.
-  size_t bytes = kChunkBytes << order;
+  size_t bytes = kClusterBytes << order;
   const auto pages = options.huge_pages == kHugePagesNever ? os::HugePages::kRefused : os::HugePages::kBySystem;
-  void* base = os::reserve(bytes, alignment, pages);
+  void* base = reserve_apart(bytes, alignment, entered_of(bytes), pages);
   if (base == nullptr) {
-    bytes = chunks_of(size) << kChunkShift;
-    base = os::reserve(bytes, alignment, pages);
+    bytes = chunks_of(size) << kClusterShift;
+    base = reserve_apart(bytes, alignment, entered_of(bytes), pages);
   }
   if (base == nullptr) return nullptr;
   HugeBlock* block = new_descriptor();
@@ -232,7 +236,7 @@ HugeBlock* new_block(size_t size, size_t alignment) {
   block->base = static_cast<char*>(base);
   block->reserved_bytes = bytes;
   block->usable_bytes = block->touched_bytes = block->committed_bytes = 0;
-  block->unmap_when_freed = alignment > kChunkBytes || bytes != kChunkBytes << order;
+  block->unmap_when_freed = alignment > kClusterBytes || bytes != kClusterBytes << order;
   block->advised = false;
   block->foreseen = 0;
   block->state.store(kHugeFree, order::relaxed);  // relaxed: not published yet
@@ -252,7 +256,7 @@ HugeBlock* new_block(size_t size, size_t alignment) {
 // 26,500 page faults in place of 2,500.)
 void trim(HugeBlock& block, size_t bytes, bool whole) {
   if (block.touched_bytes <= bytes + bytes / 4) return;
-  const size_t kept = whole ? round_up(bytes, kChunkBytes) : bytes;
+  const size_t kept = whole ? round_up(bytes, kClusterBytes) : bytes;
   if (block.touched_bytes <= kept) return;
   if (purge_pages(block.base + kept, block.touched_bytes - kept)) block.touched_bytes = kept;
 }
@@ -266,9 +270,9 @@ void set_usable(HugeBlock& block, size_t bytes) {
   block.usable_bytes = bytes;
 }
 
-// All that the program could use may be resident; so may the rest of the last chunk, where it is one huge page.
+// All that the program could use may be resident; so may the rest of the last cluster, where it is one huge page.
 void touch(HugeBlock& block) {
-  const size_t end = round_up(block.usable_bytes, kChunkBytes);
+  const size_t end = round_up(block.usable_bytes, kClusterBytes);
   const size_t most = end < block.committed_bytes ? end : block.committed_bytes;
   if (block.touched_bytes < most) block.touched_bytes = most;
 }
@@ -279,14 +283,14 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   const size_t bytes = round_up(size == 0 ? 1 : size, os::page_bytes());
   const unsigned order = log2_ceil(chunks_of(bytes));
   if (order >= kHugeOrders) return nullptr;
-  HugeBlock* block = alignment <= kChunkBytes ? get_waiting(order, bytes) : nullptr;
+  HugeBlock* block = alignment <= kClusterBytes ? get_waiting(order, bytes) : nullptr;
   const bool room = has_room_for_large(bytes > replaced ? bytes - replaced : 0);
   if (block != nullptr && !(room && commit(*block, bytes))) {
     put_waiting(*block);
     block = nullptr;
   }
   if (!room) return nullptr;
-  const size_t align = alignment < kChunkBytes ? kChunkBytes : alignment;
+  const size_t align = alignment < kClusterBytes ? kClusterBytes : alignment;
   if (block == nullptr) block = new_block(bytes, align);
   // Address space may be limited: what waits is worth less than a new object.
   if (block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
@@ -351,17 +355,17 @@ bool huge_resize(HugeBlock* block, size_t size) {
 }
 
 HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)) {
-  HugeBlock* target = alloc(size, kChunkBytes, block->usable_bytes);
+  HugeBlock* target = alloc(size, kClusterBytes, block->usable_bytes);
   if (target == nullptr) return nullptr;
   const bool fresh = target->touched_bytes == 0;
   if (!may_be_huge()) withdraw(*target);
   touch(*block);
-  // Whole chunks, so that the kernel's mappings only ever split between chunks: before Linux 6.17 one move needs one
-  // mapping. Where the rest of the last chunk cannot be committed, all is copied.
-  const size_t bytes = round_up(block->usable_bytes, kChunkBytes);
+  // Whole clusters, so that the kernel's mappings only ever split between them: before Linux 6.17 one move needs one
+  // mapping. Where the rest of the last one cannot be committed, all is copied.
+  const size_t bytes = round_up(block->usable_bytes, kClusterBytes);
   bool destroyed = false;
   const size_t moved =
-      commit(*block, bytes) ? os::move_pages(block->base, target->base, bytes, kChunkBytes, &destroyed) : 0;
+      commit(*block, bytes) ? os::move_pages(block->base, target->base, bytes, kClusterBytes, &destroyed) : 0;
   if (destroyed) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
     enter(*target, kCodeNone, kCodeNone);
@@ -422,12 +426,11 @@ void huge_age() { age_now.add(1); }
 
 HugeBlock* huge_beyond(const void* address) {
   // Nothing else of Folio's lies in a block, so its last entry is the next one below.
-  if (reserved.get() <= kHugeEntered << kChunkShift) return nullptr;
-  size_t number = reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift);
-  if (number >= sizeof windows / sizeof windows[0]) return nullptr;
+  if (reserved.get() <= kEnteredMost) return nullptr;
+  uint64_t number = window_number(address);
+  if (number >> (arch::kAddressBits - kChunkShift - kWindowShift) != 0) return nullptr;
   for (unsigned from = window_slot(address) + 1;; from = kWindowChunks) {
-    // [window] acquire: sees its contents; pairs with window_make. unseen: it takes a block of more than a window
-    if (Window* window = windows[number].load(order::acquire)) {
+    if (Window* window = window_at(number)) {
       for (unsigned i = from; i-- != 0;) {
         // Relaxed: what was looked for was entered before the address was handed out.
         if (window->descriptor[i].load(order::relaxed) == nullptr) continue;

@@ -1,5 +1,5 @@
-// Huge objects: more than 8 MiB, or aligned to more than a chunk; realloc leaves them here down to 2 MiB. Each has a
-// block of its own: a power-of-two number of chunks of address space, of which the part that the program may use is
+// Huge objects: more than 8 MiB, or aligned to more than 2 MiB; realloc leaves them here down to 2 MiB. Each has a
+// block of its own: a power-of-two number of clusters of address space, of which the part that the program may use is
 // committed. A freed block keeps its pages and waits in a lock-free stack. There is one for each power of two and each
 // eighth of it that may be resident, so that the next object gets a block with about the pages that it needs. (With
 // stacks by powers of two alone, two threads that replace six objects of 4 to 30 MB take 1.57 of the time.)
@@ -7,7 +7,7 @@
 // has huge pages where the system's setting says so, its object has moved as it grew, or it is likely to be written
 // (huge_foresee), unless huge_pages:never.
 //
-// A block whose alignment is more than a chunk's is unmapped when freed: another such request is unlikely.
+// A block whose alignment is more than a cluster's is unmapped when freed: another such request is unlikely.
 #pragma once
 
 #include <stddef.h>
@@ -18,7 +18,7 @@
 
 namespace folio {
 
-inline constexpr unsigned kHugeOrders = arch::kAddressBits - kChunkShift + 1;
+inline constexpr unsigned kHugeOrders = arch::kAddressBits - kClusterShift + 1;
 
 // Lies in the metadata region; the first kHugeEntered chunks of the block lead to it. Who may touch it: while the
 // object lives, the program's calls on it (which the program orders); while it waits, whoever popped it.
@@ -33,13 +33,13 @@ struct HugeBlock {
   bool unmap_when_freed;
   bool seen;          // a chosen object: its free is recorded (core/seam.h)
   bool advised;       // the kernel was asked for huge pages
-  uint32_t foreseen;  // chunks that count for kForeseenMost, until their pages are given back
+  uint32_t foreseen;  // clusters that count for kForeseenMost, until their pages are given back
   Atomic<HugeBlock*> link;
 
   Atomic<HugeBlock*>& stack_link() { return link; }
 };
 static_assert(sizeof(HugeBlock) == 64);
-// So many first chunks of a block get entries. (All chunks of 16 TiB took 71 ms to enter, and 100 MiB for good.)
+// So many first chunks of a block get entries. (All of 2 TiB took 71 ms to enter, and 100 MiB for good.)
 inline constexpr size_t kHugeEntered = kWindowChunks;
 inline constexpr uint32_t kHugeFree = 0, kHugeLive = 1, kHugeGone = 2;
 
@@ -75,7 +75,7 @@ inline HugeBlock* huge_at(const void* address) {
 HugeBlock* huge_beyond(const void* address);
 
 // Purges pages of waiting blocks, those that have waited longest first: of all, or of those that were freed before the
-// last huge_age(). A block whose last page goes is unmapped. Returns bytes, up to a chunk more than asked.
+// last huge_age(). A block whose last page goes is unmapped. Returns bytes, up to a cluster more than asked.
 size_t huge_purge(bool all, size_t most_bytes);
 void huge_age();
 

@@ -60,7 +60,7 @@ bool time_huge_page(char* chunk) {
   const uint64_t began = os::cpu_us();
   if (!os::populate(chunk, os::page_bytes())) return false;
   const uint64_t first = os::cpu_us() - began;
-  os::populate(chunk, kChunkBytes);
+  os::populate(chunk, kClusterBytes);
   const uint64_t all = os::cpu_us() - began;
   note_huge_page(all, all <= 2 * first);
   return true;
@@ -68,16 +68,16 @@ bool time_huge_page(char* chunk) {
 
 bool try_huge_page() {
   constexpr uint64_t kMostMs = 100;  // then another thread may: the first one has vanished
-  // An object of several chunks tries for each: not after a slow one.
+  // An object of several clusters tries for each: not after a slow one.
   if (!huge_pages_due()) return false;
   const uint64_t now = os::now_ms();
   uint64_t from = try_from.get();
   if (now < from || !try_from.replace(from, now + kMostMs)) return false;
-  auto* const tried = static_cast<char*>(os::reserve(kChunkBytes, kChunkBytes));
+  auto* const tried = static_cast<char*>(os::reserve(kClusterBytes, kClusterBytes));
   bool timed = false;
   if (tried != nullptr) {
-    timed = os::commit(tried, kChunkBytes) && os::prefer_huge_pages(tried, kChunkBytes) && time_huge_page(tried);
-    os::unreserve(tried, kChunkBytes);
+    timed = os::commit(tried, kClusterBytes) && os::prefer_huge_pages(tried, kClusterBytes) && time_huge_page(tried);
+    os::unreserve(tried, kClusterBytes);
   }
   if (!timed) note_huge_page(0, false);
   try_from.set(0);

@@ -14,8 +14,8 @@
 // writes, 512 bytes and 1 KiB, peaked at 27 to 196 MiB with each page touched here, at 7 to 18 with none.)
 //
 // Small pages may come in place of a huge one: the kernel has none, huge pages are off, or it keeps a table of small
-// pages for the chunk. The pause then doubles for each time in a row. (With huge pages off, a program that empties and
-// fills a chunk by turns took 512 faults and 0.7 ms a turn without the pause; now 4 faults and 0.02 ms.)
+// pages for its place. The pause then doubles for each time in a row. (With huge pages off, a program that empties and
+// fills 2 MiB by turns took 512 faults and 0.7 ms a turn without the pause; now 4 faults and 0.02 ms.)
 //
 // Of a huge object the first page is timed for all that follow, unless all are trusted.
 //
@@ -35,10 +35,10 @@ namespace folio {
 bool huge_pages_due();
 // Whether the next `pages` huge pages need not be timed; counts them.
 bool trust_huge_pages(unsigned pages = 1);
-// Touches a committed chunk that was advised, and notes how long its pages took, and whether they came as a huge page.
+// Touches a committed, advised cluster, and notes how long its pages took, and whether they came as a huge page.
 // False if the kernel cannot touch it so.
 bool time_huge_page(char* chunk);
-// Notes that a chunk's pages took `us` microseconds of CPU time (real time would include other threads), and whether
+// Notes that a cluster's pages took `us` microseconds of CPU time (real time would include other threads), and whether
 // they came as a huge page.
 void note_huge_page(uint64_t us, bool came);
 
@@ -46,8 +46,8 @@ void note_huge_page(uint64_t us, bool came);
 // while another thread is at it. (With 300 threads at once their tries held 150 MiB.)
 bool try_huge_page();
 
-// Foreseen chunks: of objects that got huge pages since they need not be zero. Huge objects may have kForeseenMost, and
-// large ones as much: what a program of sparse ones can lose.
+// Foreseen clusters, 2 MiB each: of objects that got huge pages since they need not be zero. Huge objects may have
+// kForeseenMost, and large ones as much: what a program of sparse ones can lose.
 inline constexpr size_t kForeseenMost = size_t{128} << 20;
 class ForeseenChunks {
  public:
@@ -62,7 +62,7 @@ class ForeseenChunks {
   }
 
  private:
-  static constexpr uint64_t kMost = kForeseenMost >> kChunkShift;
+  static constexpr uint64_t kMost = kForeseenMost >> kClusterShift;
   Counter<uint64_t> chunks_{0};
 };
 extern ForeseenChunks foreseen_huge, foreseen_large;

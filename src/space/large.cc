@@ -201,17 +201,17 @@ bool large_resize(void* object, size_t size) {
 namespace {
 
 constexpr unsigned kLent = kChunkBytes >> kGranuleShift;
-static_assert(kLent == 2 * 64);
+static_assert(kLent <= 64 && 64 % kLent == 0);
 
 // The caller has taken the chunk. What it has of pages counts no more, and is in `resident` from then on.
-char* lend(Field& f, unsigned from, uint64_t resident[2]) {
-  for (unsigned i = 0; i < 2; ++i) {
-    // Relaxed, both: the granules are taken.
-    resident[i] = f.resident(from / 64 + i).exchange(0, order::relaxed);
-    f.aged(from / 64 + i).store(0, order::relaxed);
-    count_dirty(-bytes_in(popcount(resident[i])), true);
-    count_resident(-bytes_in(popcount(resident[i])));
-  }
+char* lend(Field& f, unsigned from, uint64_t* resident) {
+  const uint64_t mask = low_mask(kLent) << from % 64;
+  // Relaxed, both: the granules are taken.
+  const uint64_t there = f.resident(from / 64).fetch_and(~mask, order::relaxed) & mask;
+  f.aged(from / 64).fetch_and(~mask, order::relaxed);
+  count_dirty(-bytes_in(popcount(there)), true);
+  count_resident(-bytes_in(popcount(there)));
+  *resident = there >> from % 64;
   large_forget_huge(f, from, kLent);
   f.entry(from).store(kEntryLent | kLent, order::relaxed);  // relaxed: for statistics
   return granule_at(f, from);
@@ -225,16 +225,15 @@ char* lend_chunk() {
   Field* f = take_run(process_fields, kLent, kLent, false, &from);
   if (f == nullptr) return nullptr;
   large_refuse_huge(*f, from, kLent);
-  for (size_t at = 0; at < kChunkBytes; at += kPurgeRunBytes) {
-    if (purge_pages(granule_at(*f, from) + at, kPurgeRunBytes)) continue;
+  if (!purge_pages(granule_at(*f, from), kChunkBytes)) {
     clear(*f, from, kLent);
     return nullptr;
   }
-  uint64_t gone[2];
-  return lend(*f, from, gone);
+  uint64_t gone;
+  return lend(*f, from, &gone);
 }
 
-char* lend_resident_chunk(uint64_t resident[2]) {
+char* lend_resident_chunk(uint64_t* resident) {
   unsigned from;
   Field* f = take_warm_run(process_fields, kLent, kLent, &from);
   if (f == nullptr) return nullptr;

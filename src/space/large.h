@@ -24,8 +24,9 @@
 
 namespace folio {
 
-// `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a chunk). Null if there is no
-// memory. `zeroed`: all of it reads as zero. Without `may_open` no field is opened for it, and the size has no bound.
+// `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a cluster). Null if there is
+// no memory. `zeroed`: all of it reads as zero. Without `may_open` no field is opened for it, and the size has no
+// bound.
 void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open = true);
 
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
@@ -83,7 +84,7 @@ void large_age(Fields& fields);
 char* lend_chunk();
 // The same for a chunk that is committed, and half of whose granules or more are resident: those of its words here, as
 // far as the field knows. They stay as they are, and count no more.
-char* lend_resident_chunk(uint64_t resident[2]);
+char* lend_resident_chunk(uint64_t* resident);
 // Takes a chunk back that has no live object, no resident page, and no bin's entry any more. False if it was not lent.
 bool take_back_chunk(char* chunk);
 

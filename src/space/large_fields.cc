@@ -5,6 +5,7 @@
 #include "space/chunk_table.h"
 #include "space/large_runs.h"
 #include "space/metadata.h"
+#include "space/region.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -42,8 +43,8 @@ char* carve(Fields& fields, size_t bytes) {
     }
     size_t more = fields.count.get() / 4 * kFieldBytesMost;
     more = more < bytes ? bytes : more > kSpanBytesMost ? kSpanBytesMost : more;
-    void* start = os::reserve(more, kChunkBytes);
-    if (start == nullptr && more > bytes) start = os::reserve(more = bytes, kChunkBytes);
+    void* start = reserve_apart(more, kClusterBytes, more);
+    if (start == nullptr && more > bytes) start = reserve_apart(more = bytes, kClusterBytes, bytes);
     if (start == nullptr) return nullptr;
     const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
     // Installed less what this call is for. The loser of a race gives its span back and tries again.
@@ -110,7 +111,7 @@ void commit_if_many(Field& f) {
 // A new field whose first `granules` are taken already. Where address space or metadata is short, little at a time: the
 // program's own mappings need some too.
 Field* open_field(Fields& fields, unsigned granules) {
-  const size_t least = round_up(size_t{granules} << kGranuleShift, kChunkBytes);
+  const size_t least = round_up(size_t{granules} << kGranuleShift, kClusterBytes);
   for (size_t bytes = kFieldBytesMost;; bytes = bytes / 8 < least ? least : bytes / 8) {
     if (char* const base = carve(fields, bytes)) {
       if (Field* field = make_field(fields, base, bytes)) {

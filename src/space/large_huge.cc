@@ -1,4 +1,4 @@
-// Advises the kernel of huge pages for chunks of fields, and takes the advice back.
+// Advises the kernel of huge pages for clusters of fields, and takes the advice back. `chunk` is a cluster's number.
 #include "space/large_huge.h"
 
 #include "config/options.h"
@@ -12,20 +12,20 @@ namespace folio {
 
 namespace {
 
-constexpr unsigned kChunkGranules = kChunkBytes >> kGranuleShift;
-static_assert(kChunkGranules % 64 == 0 && kFieldBytesMost / kChunkBytes <= 32);
+constexpr unsigned kChunkGranules = kClusterBytes >> kGranuleShift;
+static_assert(kChunkGranules % 64 == 0 && kFieldBytesMost / kClusterBytes <= 32);
 
 uint32_t bit_of(unsigned chunk) { return uint32_t{1} << chunk; }
 
-// A process that holds less would notice what a chunk leaves over.
-constexpr int64_t kLiveLeast = 4 * kChunkBytes;
+// A process that holds less would notice what a cluster leaves over.
+constexpr int64_t kLiveLeast = 4 * kClusterBytes;
 
-// For an object of so many bytes, which leaves over up to a chunk at either end; and one may be tried.
+// For an object of so many bytes, which leaves over up to a cluster at either end; and one may be tried.
 bool may_be_huge(int64_t bytes) {
   const int64_t live =
       page_counts.resident.get() - page_counts.dirty.get() + bytes + static_cast<int64_t>(page_counts.huge_live.get());
   return live >= kLiveLeast && foreseen_large.has_room(1) && options.huge_pages != kHugePagesNever &&
-         options.decay != 0 && !room_is_tight() && has_room_for_large(static_cast<size_t>(bytes) + 3 * kChunkBytes) &&
+         options.decay != 0 && !room_is_tight() && has_room_for_large(static_cast<size_t>(bytes) + 3 * kClusterBytes) &&
          huge_pages_due();
 }
 
@@ -33,7 +33,7 @@ bool nothing_there(Field& f, unsigned chunk) {
   return count_resident_in(f, chunk * kChunkGranules, kChunkGranules) == 0;
 }
 
-// The chunk is not foreseen any more, if nothing of it is there. The caller has taken a part of it, so nobody asks.
+// The cluster is not foreseen any more, if nothing of it is there. The caller has taken a part of it, so nobody asks.
 void forget(Field& f, unsigned chunk) {
   const uint32_t bit = bit_of(chunk);
   // Relaxed, both: as for `advised`. (Two that purge the rest at once may both see the other's: then the bit stays.)
@@ -41,7 +41,7 @@ void forget(Field& f, unsigned chunk) {
   if ((f.foreseen.fetch_and(~bit, order::relaxed) & bit) != 0) foreseen_large.note(-1);
 }
 
-// The caller has taken the whole chunk, of which nothing is resident. What is timed is another page: this one may be
+// The caller has taken the whole cluster, of which nothing is resident. What is timed is another page: this one may be
 // registered with a userfaultfd, for which a touch waits.
 bool ask(Field& f, unsigned chunk) {
   const uint32_t bit = bit_of(chunk);
@@ -55,7 +55,7 @@ bool ask(Field& f, unsigned chunk) {
   // Where small pages were, the kernel keeps their table, and gives no huge page, until all that it covers goes at once
   // (Linux 6.14).
   const bool asked = (trust_huge_pages() || try_huge_page()) && commit(f, first, kChunkGranules) &&
-                     purge_pages(start, kChunkBytes, kChunkBytes) && os::prefer_huge_pages(start, kChunkBytes);
+                     purge_pages(start, kClusterBytes, kClusterBytes) && os::prefer_huge_pages(start, kClusterBytes);
   if (asked) f.advised.fetch_or(bit, order::relaxed);  // relaxed: as above
   if (!asked) forget(f, chunk);
   return asked;
@@ -65,7 +65,7 @@ bool take(Field& f, unsigned from, unsigned end) { return from >= end || set(f, 
 void leave(Field& f, unsigned from, unsigned end) {
   if (from < end) clear(f, from, end - from);
 }
-// They become resident with the rest of the chunk.
+// They become resident with the rest of the cluster.
 void leave_resident(Field& f, unsigned from, unsigned end) {
   if (from >= end) return;
   visit_words(from, end - from, [&](unsigned w, uint64_t mask, unsigned) {
@@ -77,7 +77,7 @@ void leave_resident(Field& f, unsigned from, unsigned end) {
   clear(f, from, end - from);
 }
 
-// As large_prefer_huge, in one chunk.
+// As large_prefer_huge, in one cluster.
 void prefer_in(Field& f, unsigned chunk, unsigned from, unsigned end) {
   const unsigned first = chunk * kChunkGranules, last = first + kChunkGranules;
   const unsigned low = from > first ? from : first, high = end < last ? end : last;
@@ -109,13 +109,13 @@ void large_refuse_huge(Field& f, unsigned from, unsigned count) {
   constexpr unsigned kAges = 2;
   const unsigned first = from / kChunkGranules, last = (from + count - 1) / kChunkGranules;
   const auto theirs = static_cast<uint32_t>(low_mask(last - first + 1) << first);
-  // Relaxed, both: a bit is set while all granules of its chunk are taken; the caller has taken some since.
+  // Relaxed, both: a bit is set while all granules of its cluster are taken; the caller has taken some since.
   if ((f.advised.load(order::relaxed) & theirs) == 0) return;
   const uint32_t mine = f.advised.fetch_and(~theirs, order::relaxed) & theirs;
   for (uint32_t rest = mine; rest != 0; rest &= rest - 1) {
     const unsigned chunk = lowest_bit(rest);
     f.huge_from[chunk].set(f.home->age.get() + kAges);
-    os::refuse_huge_pages(granule_at(f, chunk * kChunkGranules), kChunkBytes);
+    os::refuse_huge_pages(granule_at(f, chunk * kChunkGranules), kClusterBytes);
   }
 }
 

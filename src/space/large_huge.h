@@ -1,8 +1,8 @@
 // Huge pages for large objects that are likely to be written: those that need not be zero (as for huge objects,
-// huge_foresee), from kLargeHugeLeast on, in a process that holds more than a few chunks. A chunk of a field gets one
-// when such an object takes a part of it, and nothing else of it is taken or resident. What the object leaves of the
-// chunk counts as resident and free from then on, so that the next objects get it, or a purge. A purge of any part
-// takes the chunk's advice back; the chunk counts as foreseen until nothing of it is resident.
+// huge_foresee), from kLargeHugeLeast on, in a process that holds more than a few of them. A cluster of a field (2 MiB,
+// aligned) gets one when such an object takes a part of it, and nothing else of it is taken or resident. What the
+// object leaves of the cluster counts as resident and free from then on, so that the next objects get it, or a purge. A
+// purge of any part takes the cluster's advice back; it counts as foreseen until nothing of it is resident.
 //
 // Large buffers of one and of four threads take 0.71 and 0.70 of the time in 1.07 and 1.0 times the memory, vectors
 // that grow by realloc 0.85 in 1.05 (five pairs each).
@@ -19,10 +19,10 @@ namespace folio {
 inline constexpr size_t kLargeHugeLeast = size_t{256} << 10;
 
 // The caller has taken these granules, for an object of at least kLargeHugeLeast bytes that need not be zero: asks for
-// huge pages in the chunks that they touch, as far as it may.
+// huge pages in the clusters that they touch, as far as it may.
 void large_prefer_huge(Field& f, unsigned from, unsigned count);
 
-// Before granules that the caller has taken are purged, or are given back unused: no huge page comes to their chunks
+// Before granules that the caller has taken are purged, or are given back unused: no huge page comes to their clusters
 // any more, nor is one asked for before two more calls of large_age().
 void large_refuse_huge(Field& f, unsigned from, unsigned count);
 // After that.

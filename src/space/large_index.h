@@ -34,7 +34,7 @@ namespace folio {
 inline constexpr unsigned kGroupFields = 64, kBlockGroups = 64, kBlockFields = kGroupFields * kBlockGroups;
 // Granules of the largest request, and as many as it may take to find it aligned.
 inline constexpr unsigned kRunMost = 640;
-static_assert(kRunMost >= ((kLargeMost + kLineOffsetMost) >> kGranuleShift) + 1 + (kChunkBytes >> kGranuleShift) - 1);
+static_assert(kRunMost >= ((kLargeMost + kLineOffsetMost) >> kGranuleShift) + 1 + (kClusterBytes >> kGranuleShift) - 1);
 
 enum class Room : uint8_t { kFree, kReady };
 enum class Mark : uint8_t { kDirty, kAged };

@@ -31,7 +31,7 @@ inline void count_dirty(int64_t bytes, bool large = false) {
 }
 
 // Of the pages of bins a purge takes no more than this by one call, so that none holds the kernel's lock on the
-// process's memory for long. But a chunk that is or shall be a huge page goes by one.
+// process's memory for long. But a cluster that is or shall be a huge page goes by one.
 inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
 
 // Makes a range whose pages may be resident read as zero: below kZeroByPurge by clearing it, else by purging it.

@@ -1,9 +1,10 @@
-// Carves chunks out of regions, reserves the next region, and takes chunks back.
+// Carves clusters out of regions, reserves the next region, and takes chunks back.
 #include "space/region.h"
 
 #include "arch/arch.h"
 #include "config/size_classes.h"
 #include "os/os.h"
+#include "space/chunk_table.h"
 
 namespace folio {
 
@@ -17,49 +18,64 @@ constexpr size_t kRegionBytesMost = size_t{1} << 30;
 
 uint64_t pack(uint64_t next, uint64_t end) { return (next << 32) | end; }
 
-char* chunk_of(uint64_t number) { return reinterpret_cast<char*>(number << kChunkShift); }
+char* cluster_at(uint64_t number) { return reinterpret_cast<char*>(number << kClusterShift); }
 
 }  // namespace
 
-char* carve_chunk() {
-  // Relaxed: the word holds numbers only, and what they number is zero-filled address space. [region] acquire, where a
-  // chunk is carved: it may be one that has come back, which others have used; pairs with uncarve_chunk.
+char* carve_cluster() {
+  // Relaxed, all: the word holds numbers only, and what they number is zero-filled address space.
   uint64_t now = region_cursor.load(order::relaxed);
   for (;;) {
     const uint64_t next = now >> 32, end = now & 0xffffffffu;
     if (next != end) {
       const uint64_t carved_on = pack(next + 1, end);
-      // [region] acquire: see above
-      if (region_cursor.compare_exchange(now, carved_on, order::acquire)) return chunk_of(next);
+      if (region_cursor.compare_exchange(now, carved_on, order::relaxed)) return cluster_at(next);  // relaxed: above
       continue;
     }
     size_t bytes = region_reserved.get();
     bytes = bytes < kFirstRegionBytes ? kFirstRegionBytes : bytes > kRegionBytesMost ? kRegionBytesMost : bytes;
     void* start = nullptr;
-    while ((start = os::reserve(bytes, kChunkBytes)) == nullptr) {
-      if (bytes == kChunkBytes) return nullptr;
-      bytes = round_up(bytes / 8, kChunkBytes);  // little at a time: the program's own mappings need some too
+    while ((start = reserve_apart(bytes, kClusterBytes, bytes)) == nullptr) {
+      if (bytes == kClusterBytes) return nullptr;
+      bytes = round_up(bytes / 8, kClusterBytes);  // little at a time: the program's own mappings need some too
     }
-    const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kChunkShift;
-    // Installed less the chunk that this call is for. The loser of a race gives its region back and tries again.
-    // relaxed: see above
-    if (region_cursor.compare_exchange(now, pack(first + 1, first + (bytes >> kChunkShift)), order::relaxed)) {
+    const uint64_t first = reinterpret_cast<uintptr_t>(start) >> kClusterShift;
+    // Installed less the cluster that this call is for. The loser of a race gives its region back and tries again.
+    // Relaxed: as above.
+    if (region_cursor.compare_exchange(now, pack(first + 1, first + (bytes >> kClusterShift)), order::relaxed)) {
       region_reserved.add(bytes);
-      return chunk_of(first);
+      return cluster_at(first);
     }
     os::unreserve(start, bytes);
   }
 }
 
-void uncarve_chunk(char* chunk) {
-  // If it was the last one that was carved, the cursor goes back; else it leaves a hole.
-  const uint64_t number = reinterpret_cast<uintptr_t>(chunk) >> kChunkShift;
-  uint64_t now = region_cursor.load(order::relaxed);  // relaxed: numbers only, as in carve_chunk
-  while (now >> 32 == number + 1) {
-    // [region] release: after whoever used the chunk; pairs with carve_chunk.
-    if (region_cursor.compare_exchange(now, pack(number, now & 0xffffffffu), order::release)) return;
+void uncarve_cluster(char* start) {
+  if (os::unreserve(start, kClusterBytes)) region_reserved.sub(kClusterBytes);
+}
+
+// What was offered in vain is kept meanwhile, unless it is large, with fillers of 1 GiB and more, so that the next
+// offer is another one.
+void* reserve_apart(size_t bytes, size_t alignment, size_t entered, os::HugePages pages) {
+  constexpr unsigned kMost = 15;  // fillers of 16 TiB in all
+  constexpr size_t kFillerLeast = size_t{1} << 30;
+  void *start = os::reserve(bytes, alignment, pages), *vain[kMost + 1], *filler[kMost];
+  unsigned n = 0;
+  while (start != nullptr && !windows_have_room(start, entered)) {
+    const bool stays = bytes < kFillerLeast && n < kMost;
+    if (!stays) os::unreserve(start, bytes);
+    vain[n] = stays ? start : nullptr;
+    start = nullptr;
+    if (n == kMost) break;
+    filler[n] = os::reserve(kFillerLeast << n, kClusterBytes);
+    start = os::reserve(bytes, alignment, pages);
+    ++n;
   }
-  if (os::unreserve(chunk, kChunkBytes)) region_reserved.sub(kChunkBytes);
+  while (n-- != 0) {
+    if (vain[n] != nullptr) os::unreserve(vain[n], bytes);
+    if (filler[n] != nullptr) os::unreserve(filler[n], kFillerLeast << n);
+  }
+  return start;
 }
 
 size_t region_bytes() { return region_reserved.get(); }

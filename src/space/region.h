@@ -1,25 +1,31 @@
-// Regions: reserved address space from which chunks are carved by an atomic bump. Regions start small (a limit on
-// address space may be tight) and double. A chunk is unmapped only when it holds nothing and address space is short
-// (store/retire.h). Called when a bin needs another chunk.
+// Regions: reserved address space from which clusters of chunks are carved by an atomic bump. Regions start small (a
+// limit on address space may be tight) and double. A chunk is unmapped only when it holds nothing, and address space is
+// short or too many wait for use (store/retire.h, chunks.h). The hole that it leaves is the kernel's: no region fills
+// it.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "os/os.h"
 #include "sync/relaxed.h"
 
 namespace folio {
 
-// The region in use: | first chunk not carved : 32 | end : 32 | in chunk numbers; equal when used up.
+// The region in use: | first cluster not carved : 32 | end : 32 | in numbers of clusters; equal when used up.
 extern Atomic<uint64_t> region_cursor;
 extern Counter<size_t> region_reserved;  // what region_bytes() says
 
-// A chunk, zero-filled once it is committed; null if there is no address space.
-char* carve_chunk();
+// os::reserve, where the first `entered` bytes may have entries in the chunk table: not at a place whose windows others
+// 16 TiB away have taken. (A program that reserves 16 TiB had no chunk more: the kernel offers what lies below.)
+void* reserve_apart(size_t bytes, size_t alignment, size_t entered, os::HugePages pages = os::HugePages::kRefused);
 
-// Gives a chunk back of which no address is in use.
-void uncarve_chunk(char* chunk);
+// A cluster, zero-filled once it is committed; null if there is no address space.
+char* carve_cluster();
+
+// Gives the address space of a cluster back of which no address is in use.
+void uncarve_cluster(char* start);
 
 // Address space reserved for chunks so far.
 size_t region_bytes();

@@ -10,6 +10,7 @@
 #include "config/options.h"
 #include "os/os.h"
 #include "space/chunks.h"
+#include "space/huge_pace.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/room.h"
@@ -185,25 +186,18 @@ HintBlock* block_for(Store& store, BinId bin, Window* window) {
   return block;
 }
 
-// Whether a new chunk of a bin that has `full` ones becomes resident as a whole. With kMany, as it is at most a quarter
+// Whether a new chunk of a bin that has `full` ones may be part of a huge page. With kMany, as it is at most a quarter
 // more than the bin uses. With kSome, while all bins together have free no more than 1/2^kFreeShift of what is live:
-// they fill theirs one after the other then. (Bursts of 200 to 400 MiB of many sizes 0.8 to 0.96 of the time in 1 to
-// 1.09 of the memory. With kSome everywhere 200,000 objects replaced at random took 1.13 of it.)
-bool comes_whole(unsigned full) {
+// they fill theirs one after the other then.
+bool comes_whole(BinId bin, unsigned full) {
   constexpr unsigned kMany = 4, kSome = 2, kFreeShift = 3;
-  if (full >= kMany) return true;
+  constexpr int64_t kLiveLeast = int64_t{8} << 20;
+  if (has_pages_of_its_own(info_of(bin)) || options.huge_pages == kHugePagesNever || room_is_tight()) return false;
   const int64_t dirty = page_counts.dirty.get(), live = page_counts.resident.get() - dirty;
+  if (full < kSome || live < kLiveLeast || !huge_pages_due()) return false;
+  if (full >= kMany) return true;
   const int64_t free = dirty - page_counts.dirty_large.get() + static_cast<int64_t>(kChunkBytes);
-  return full >= kSome && free <= live >> kFreeShift;
-}
-
-// Commits all of a new chunk, so that the mapping merges with its neighbours'. A chunk of objects below a page also
-// becomes a huge page at the first take: fewer faults and TLB misses. (Pages of larger objects are purged one by one.)
-void make_whole(Descriptor& d, bool used_before) {
-  if (commit_chunk(d) != Commit::kDone) return;
-  if (has_pages_of_its_own(d.info()) || options.huge_pages == kHugePagesNever || room_is_tight()) return;
-  // A place that was vacated begins no new run of huge pages (advised_runs.h).
-  d.set_backing(used_before ? Backing::kHugePurged : Backing::kHugeWanted);
+  return free <= live >> kFreeShift;
 }
 
 // Makes all that a chunk needs, and writes its header. Null if there is no memory: what was made serves the next
@@ -225,25 +219,38 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
   return d;
 }
 
+// A chunk, and what it has of pages: all, if it is a part of a huge page, which may be there.
+Inherited new_chunk(const Store& store, BinId bin) {
+  Inherited chunk;
+  bool is_new;
+  chunk.chunk = acquire_chunk(comes_whole(bin, store.of(bin).chunks.get()), &is_new);
+  if (chunk.chunk == nullptr) return chunk;
+  if (is_cluster(chunk.chunk, kClusterCommitted)) chunk.committed = kChunkBytes / kPageBytesLeast;
+  chunk.forks_before = forks.get();
+  if (is_cluster(chunk.chunk, kClusterHuge)) chunk.backing = Backing::kHuge;
+  if (chunk.backing != Backing::kHuge && !(is_new && is_cluster(chunk.chunk, kClusterCame))) return chunk;
+  const Pages all{0, static_cast<unsigned>(kChunkBytes / os::page_bytes())};
+  visit_words_of(all, [&](unsigned w, uint64_t mask) { chunk.resident[w] = mask; });
+  return chunk;
+}
+
 // Opens a chunk: a new one, or one that was inherited. Its hint publishes it: a thread that stops for ever before
-// raise_new_chunk loses the chunk's address space, and the pages that it inherited. Null if there is no memory.
-Descriptor* open_chunk(Store& store, BinId bin, const Inherited& from) {
-  const bool inherits = from.chunk != nullptr, whole = !inherits && comes_whole(store.of(bin).chunks.get());
-  bool vacated = false;
-  char* const chunk = inherits ? from.chunk : acquire_chunk(&vacated);
+// raise_new_chunk loses the chunk's address space, and the pages that it has. Null if there is no memory.
+Descriptor* open_chunk(Store& store, BinId bin, const Inherited& inherited) {
+  const Inherited from = inherited.chunk != nullptr ? inherited : new_chunk(store, bin);
+  char* const chunk = from.chunk;
   if (chunk == nullptr) return nullptr;
   bool renewed = false;
   Descriptor* d = describe(store, chunk, bin, &renewed);
   if (d == nullptr) {
-    // What the kernel does not purge, as it does not locked pages, is lost: a chunk that is returned reads as zero.
-    if (!inherits || purge_pages(chunk, kChunkBytes)) return_chunk(chunk);
+    // The next attempt has it again. What the kernel does not purge, as it does not locked pages, is lost.
+    break_cluster(chunk);
+    if (purge_pages(chunk, kChunkBytes, kChunkBytes)) return_chunk(chunk);
     return nullptr;
   }
-  d->set_backing(Backing::kSmall, forks.get());
-  if (inherits) settle_in(*d, from);
+  settle_in(*d, from);
   // Relaxed: not published yet. Of a renewed one all is committed.
-  if (inherits && !renewed) d->committed.store(from.committed, order::relaxed);
-  if (whole) make_whole(*d, vacated);
+  if (!renewed) d->committed.store(from.committed, order::relaxed);
   const unsigned slot = window_slot(chunk);
   // Relaxed: an index. Before the entry, so that a thread that stops in between hides no chunk from walks.
   d->block->opened[slot / 64].fetch_or(uint64_t{1} << slot % 64, order::relaxed);
@@ -256,7 +263,7 @@ Descriptor* open_chunk(Store& store, BinId bin, const Inherited& from) {
     // Folios' hints left from before would keep clear_bits from raising the chunk's.
     raise_chunk(*d, kNearlyFull);
     raise_chunk(*d, kPartlyFull);
-  } else if (inherits) {
+  } else {
     mark_dirty(*d, ChunkPages(*d).in_use(), change);
   }
   raise_new_chunk(*d);

@@ -1,5 +1,6 @@
-// Commit: a chunk is committed from its start up to some page. That part grows in steps, before objects beyond it are
-// taken; the rest is only reserved, which costs nothing.
+// Commit: a chunk is committed from its start up to some page. A new one is committed as a whole, with its cluster
+// (space/chunks.h). Where the kernel refused that, or a field has lent the chunk, that part grows in steps, before
+// objects beyond it are taken; the rest is only reserved, which costs nothing.
 //
 // No page is committed twice, as that would undo a protection that the program has given its objects' pages. So one
 // thread at a time takes a step, and marks the word `committed` as busy meanwhile. Nobody waits for it: others use the

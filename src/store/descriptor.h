@@ -1,8 +1,8 @@
 // The chunk descriptor: all that is known of one chunk of objects. It lies in the metadata region.
 //
-//   Descriptor | nearly[n] | partly[n] | not empty[n] | resident[8] | dirty[8] | aged[8] | occupancy[f] |
+//   Descriptor | nearly[n] | partly[n] | not empty[n] | resident[1] | dirty[1] | aged[1] | occupancy[f] |
 //
-//   64-bit words       f = folios of the chunk       n = ceil(f / 64)       8: a bit for each page of 4 KiB
+//   64-bit words       f = folios of the chunk       n = ceil(f / 64)       1: a bit for each page of 4 KiB
 //
 // A zero-filled descriptor is a valid, wholly free chunk with no page committed or resident, so opening a chunk writes
 // only the header.
@@ -44,13 +44,12 @@ inline uint64_t valid_in(const BinInfo& info, unsigned folio) {
   return folio + 1u == info.folios ? info.last_valid : ~uint64_t{0};
 }
 
-// What backs a chunk. kHugeWanted and kHugePurged become kHuge at a take when no page is resident; kDense by collapse.
+// What backs a chunk. kHugePurged becomes kHuge at the first take in its cluster; kDense by collapse.
 enum class Backing : uint8_t {
   kSmall,
   kSmallPurged,  // small pages; some may have been purged
-  kHugeWanted,   // to be made huge
-  kHugePurged,   // purged, and to be made huge again; resident pages are small
-  kHuge,         // all pages came at once, and should be purged at once
+  kHugePurged,   // purged with all of its cluster, to be made huge again
+  kHuge,         // came as a part of a huge page, and is one until its cluster is broken (space/chunks.h)
   kDense,        // small pages, nearly all in use at the last visit (collapse.h)
 };
 

@@ -64,7 +64,7 @@ struct HintBlock {
 // The chunk at a place of the window, or null if it is not one of the block's bin, or belongs to another block.
 inline Descriptor* chunk_in(const HintBlock& block, unsigned slot) {
   // The code first: where a chunk was retired there may be a huge block by now, whose descriptor is of another type.
-  if (chunk_code(block.window->chunk(slot)) != index(block.bin)) return nullptr;
+  if (chunk_code_inside(block.window->chunk(slot)) != index(block.bin)) return nullptr;
   // [descriptor] acquire: pairs with set_chunk.
   auto* d = static_cast<Descriptor*>(block.window->descriptor[slot].load(order::acquire));
   return d != nullptr && d->block == &block ? d : nullptr;

@@ -38,6 +38,8 @@ void report_double_free(const char* function, const void* object, BinId bin) {
 }
 
 void report_not_start(const char* function, const void* address, const Place& place, BinId bin) {
+  // Its entry in the chunk table is that of an address 16 TiB away.
+  if (chunk_code(address) == kCodeNone) return report_foreign(function, address);
   Text line = misuse_line(function, address);
   if (place.damaged) return report_damaged(line, address);
   line << "not the start of an object: ";

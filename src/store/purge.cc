@@ -2,7 +2,9 @@
 #include "store/purge.h"
 
 #include "os/os.h"
+#include "space/chunks.h"
 #include "space/pages.h"
+#include "store/cluster.h"
 #include "store/commit.h"
 #include "store/dirty_walk.h"
 #include "store/occupancy.h"
@@ -16,7 +18,19 @@ namespace {
 // A tick breaks a huge page up only to purge 1/2^3 of it or more: with it goes what it saves in TLB misses.
 constexpr unsigned kBreakShift = 3;
 
-bool is_huge_page(const Descriptor& d) { return d.backing() == Backing::kHuge; }
+bool is_huge_page(const Descriptor& d) { return d.backing() == Backing::kHuge && is_cluster(d.first, kClusterHuge); }
+
+// Whether less than 1/2^shift of the huge page is free. What no bin has of it is about to be used.
+bool is_well_used(Descriptor& d, unsigned shift) {
+  if (shift >= kChunkShift) return false;
+  unsigned free = 0;
+  visit_cluster(d.chunk(), [&](Descriptor& other) {
+    for (unsigned w = 0; w < kPageWords; ++w)
+      free += popcount(other.dirty(w).load(order::relaxed));  // relaxed: a guess
+    return true;
+  });
+  return free < kClusterChunks * ChunkPages(d).count() >> shift;
+}
 
 // The pages that a purge will try to take, about `most_bytes` at most; nothing is claimed yet.
 struct Choice {
@@ -58,21 +72,6 @@ Pages next_run(const Choice& choice, unsigned from, unsigned most) {
   return {first, end < first + most ? end : first + most};
 }
 
-bool comes_huge(const Descriptor& d) {
-  const Backing backing = d.backing();
-  return backing == Backing::kHugeWanted || backing == Backing::kHugePurged || backing == Backing::kHuge;
-}
-
-// If all resident pages were chosen, adds the absent ones: the kernel drops its table of small pages only if all that
-// this covers goes at once (Linux 6.14), and gives no huge page before.
-bool complete(Descriptor& d, Choice* choice) {
-  for (unsigned w = 0; w < kPageWords; ++w) {
-    if ((d.resident(w).load(order::relaxed) & ~choice->words[w]) != 0) return false;  // relaxed: the claim decides
-  }
-  visit_words_of(Pages{0, ChunkPages(d).count()}, [&](unsigned w, uint64_t mask) { choice->words[w] |= mask; });
-  return true;
-}
-
 // Adds resident pages before the first object and behind the last one: a huge page brought them. No claim of an object
 // holds the chunk in its bin for these, and in another one objects may lie there. So its commit word does, which
 // the caller opens again. Returns whether there are any.
@@ -110,6 +109,31 @@ bool claim_objects(Descriptor& d, Objects objects, PageChange& change) {
     return false;
   });
   return mine;
+}
+
+bool is_chunk_free(Descriptor& d) {
+  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
+    if (d.occupancy(folio).load(order::relaxed) != 0) return false;  // relaxed: a guess, the claim decides
+  }
+  return true;
+}
+
+bool claim_chunk(Descriptor& d, PageChange& change) {
+  if (!close_commit(d)) return false;
+  if (claim_objects(d, {0, d.info().objects}, change)) return true;
+  open_commit(d);
+  return false;
+}
+
+void clear_marks(Descriptor& d, PageChange& change, uint64_t* resident) {
+  visit_words_of(Pages{0, ChunkPages(d).count()}, [&](unsigned w, uint64_t) {
+    const uint64_t there = d.resident(w).exchange(0, order::relaxed);  // relaxed: all objects are claimed
+    if (resident != nullptr) resident[w] = there;
+    change.resident -= static_cast<int>(popcount(there));
+    // [page] release: after the resident bits; pairs with set_marks.
+    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::release)));
+    d.aged(w).store(0, order::relaxed);  // relaxed: claimed
+  });
 }
 
 namespace {
@@ -202,6 +226,47 @@ class Batch {
   unsigned count_ = 0, held_ = 0, purged_ = 0;  // of runs; of pages
 };
 
+// A huge page of which nothing is taken goes as a whole: the kernel drops its table of small pages only if all that it
+// covers goes at once (Linux 6.14), and gives no huge page before. Returns bytes purged. *waits: nothing is taken, but
+// something was a tick ago.
+size_t purge_cluster(Descriptor& d, PurgeWhich which, bool* waits) {
+  bool free = true, aged = true;
+  const unsigned chunks = visit_cluster(d.chunk(), [&](Descriptor& other) {
+    free = is_chunk_free(other);
+    for (unsigned w = 0; w < kPageWords; ++w) {
+      // Relaxed, both: marks only delay or hasten a purge.
+      aged = aged && (other.dirty(w).load(order::relaxed) & ~other.aged(w).load(order::relaxed)) == 0;
+    }
+    return free;
+  });
+  if (!free || chunks != kClusterChunks) return 0;
+  *waits = which == PurgeWhich::kAged && !aged;
+  if (*waits) return 0;
+  PageChange change;
+  Descriptor* mine[kClusterChunks];
+  unsigned n = 0, there = 0;
+  visit_cluster(d.chunk(), [&](Descriptor& other) {
+    if (!claim_chunk(other, change)) return false;
+    mine[n++] = &other;
+    for (unsigned w = 0; w < kPageWords; ++w)
+      there += popcount(other.resident(w).load(order::relaxed));  // relaxed: claimed
+    return true;
+  });
+  const size_t bytes = size_t{there} << ChunkPages(d).shift();
+  const bool gone = n == kClusterChunks && purge_pages(cluster_start(d.chunk()), kClusterBytes, kClusterBytes - bytes);
+  // Before others can touch it.
+  if (gone) note_cluster_purged(d.chunk());
+  for (unsigned i = 0; i < n; ++i) {
+    if (gone) {
+      clear_marks(*mine[i], change, nullptr);
+      mine[i]->set_backing(Backing::kHugePurged);
+    }
+    release_objects(*mine[i], {0, mine[i]->info().objects}, change);
+    open_commit(*mine[i]);
+  }
+  return gone ? bytes : 0;
+}
+
 // The least number of pages that make a purge of the chunk worthwhile: resident pages / 2^worth_shift.
 unsigned least_worth(Descriptor& d, unsigned worth_shift) {
   if (worth_shift >= kChunkShift) return 0;
@@ -212,21 +277,22 @@ unsigned least_worth(Descriptor& d, unsigned worth_shift) {
 }
 
 size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsigned worth_shift, bool* refused) {
-  PageChange change;
-  Choice choice = choose(d, which, is_huge_page(d) || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
-  const size_t page = os::page_bytes();
-  const unsigned pages = static_cast<unsigned>(kChunkBytes / page);
+  *refused = false;
   const bool one_page = is_huge_page(d);
-  const bool breaks_up = one_page && which == PurgeWhich::kAged && worth_shift > kBreakShift;
-  const unsigned worth = breaks_up ? kBreakShift : worth_shift;
-  const bool spare = choice.count < least_worth(d, worth);
+  if (one_page) {
+    bool waits = false;
+    const size_t purged = purge_cluster(d, which, &waits);
+    if (purged != 0 || waits) return purged;
+  }
+  PageChange change;
+  Choice choice = choose(d, which, one_page || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
+  const unsigned break_shift = worth_shift < kBreakShift || which != PurgeWhich::kAged ? worth_shift : kBreakShift;
+  const bool spare = one_page ? is_well_used(d, break_shift) : choice.count < least_worth(d, worth_shift);
   const bool outside = (choice.count != 0 || !one_page) && add_outside(d, &choice);
-  // A whole chunk goes as one run: a purge of a part would make the kernel split a huge page.
-  const bool whole = choice.count != 0 && comes_huge(d) && complete(d, &choice);
-  const unsigned run_most = one_page || whole ? pages : static_cast<unsigned>(kPurgeRunBytes / page);
   if (!spare && choice.count != 0) prepare_purge(d);
   // Of a chunk that is worth a call all chosen pages go, as the rest would not be worth another.
   if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
+  const unsigned run_most = static_cast<unsigned>(kPurgeRunBytes / os::page_bytes());
   Batch batch(d, run_most, change);
   for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
     batch.add(run);

@@ -5,7 +5,8 @@
 //   purge    madvise the pages; clear their resident bits.
 //   give     fetch_and the claim away, raise the hints; mark pages that have become free meanwhile.
 //
-// A thread that stops for ever between claim and give keeps the claimed objects from everybody, nothing else.
+// A huge page of which nothing is taken goes as a whole: then all objects of its cluster's eight chunks are claimed at
+// once. A thread that stops for ever between claim and give keeps the claimed objects from everybody, nothing else.
 //
 // Decay: a tick purges the dirty pages that the tick before marked as aged, and marks the other dirty ones; a take
 // clears the mark. So pages go between one and two ticks after they were freed.
@@ -51,6 +52,12 @@ size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes);
 bool claim_objects(Descriptor& d, Objects objects, PageChange& change);
 // Gives claimed objects back, and marks those of their pages that are resident and free.
 void release_objects(Descriptor& d, Objects objects, PageChange& change);
+
+// The same for a chunk for good, or until open_commit: nobody commits in it either. is_chunk_free: a look before.
+bool is_chunk_free(Descriptor& d);
+bool claim_chunk(Descriptor& d, PageChange& change);
+// Clears the marks of a claimed chunk's pages. Those that were resident go to `resident`, if given.
+void clear_marks(Descriptor& d, PageChange& change, uint64_t* resident);
 
 // Lets the next purge try again the pages that the kernel has refused to purge.
 void retry_refused(Store& store);

@@ -1,10 +1,11 @@
-// Keeps the resident and dirty bits of pages as objects come and go; touches pages ahead; makes chunks huge.
+// Keeps the resident and dirty bits of pages as objects come and go; touches pages ahead; makes clusters huge again.
 #include "store/residency.h"
 
 #include "os/os.h"
 #include "space/huge_pace.h"
 #include "space/pages.h"
 #include "space/room.h"
+#include "store/cluster.h"
 #include "store/commit.h"
 #include "store/hints.h"
 #include "store/occupancy.h"
@@ -137,18 +138,21 @@ bool any_dirty(Descriptor& d) {
 
 namespace {
 
-// Touching ahead: one system call brings `page` and those behind it, min(pages below it in the chunk / 16, 64 KiB). A
-// page costs about twice as much by a fault of its own as together with fifteen others (measured); a heap of 200 MiB
-// without huge pages grows in 5 to 12 % less time. Only for objects so small that every use of one touches its page.
-// Rejected: to ask the kernel by mincore whether the pages below are resident: sandboxes kill a process for it, and it
-// cost 5 % of that time.
+// Touching ahead: one system call brings `page` and those behind it: a sixteenth of what the bin has below it and in up
+// to 16 other chunks, 64 KiB at most. A page costs about twice as much by a fault of its own as together with fifteen
+// others (measured); a heap of 200 MiB without huge pages grows in 5 to 12 % less time. Only for objects so small that
+// every use of one touches its page. Rejected: to ask the kernel by mincore whether the pages below are resident:
+// sandboxes kill a process for it, and it cost 5 % of that time.
 constexpr unsigned kAheadShift = 4;
 constexpr size_t kAheadMost = size_t{64} << 10;
+constexpr unsigned kAheadOthers = 16;  // so many chunks of the bin are enough for that
 constexpr size_t kAheadObjectMost = 1024;
 
 void touch_ahead(Descriptor& d, unsigned page, PageChange& change) {
   const ChunkPages chunk(d);
-  const unsigned shift = chunk.shift(), below = page - chunk.in_use().first, last = chunk.in_use().end;
+  const unsigned shift = chunk.shift(), last = chunk.in_use().end;
+  const unsigned others = d.block->home->chunks.get() - 1;
+  const unsigned below = page - chunk.in_use().first + (others < kAheadOthers ? others : kAheadOthers) * chunk.count();
   const auto most = static_cast<unsigned>(kAheadMost >> shift);
   unsigned end = page + (below >> kAheadShift < most ? below >> kAheadShift : most);
   if (end > last) end = last;
@@ -200,12 +204,7 @@ FOLIO_NOINLINE void note_change(Descriptor& d, unsigned folio, uint64_t mine) {
     });
   });
   if (fresh == 0) return;
-  // A guess: two threads that both make the chunk huge do no harm.
-  const Backing backing = d.backing();
-  const bool wanted = (backing == Backing::kHugeWanted && runs_left()) || backing == Backing::kHugePurged;
-  if (wanted && !room_is_tight() && nothing_there(d) && huge_pages_due()) {
-    make_huge(d);
-  }
+  if (d.backing() == Backing::kHugePurged) touch_purged(d);
   const int before = change.resident;
   visit_pages_of(chunk, folio, mine, [&](Pages pages) { set_resident(d, pages, change); });
   if (change.resident != before && d.info().size <= kAheadObjectMost && !room_is_tight()) {
@@ -279,16 +278,20 @@ uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some) {
   return found;
 }
 
-void make_huge(Descriptor& d) {
-  if (!os::prefer_huge_pages(d.chunk(), kChunkBytes)) return;
-  const bool is_new = d.backing() == Backing::kHugeWanted;
+void touch_purged(Descriptor& d) {
+  d.set_backing(Backing::kSmallPurged);
+  if (!touch_purged_cluster(d.chunk(), !room_is_tight() && huge_pages_due())) return;
   d.set_backing(Backing::kHuge);
-  d.block->home->advised.add(d.chunk(), is_new);
-  // Of a chunk that was purged some page may be there, so that small ones come.
-  if (!is_new || !trust_huge_pages()) time_huge_page(d.chunk());
-  // 100,000 instructions, little beside the kernel's zeroing of 2 MiB. Rejected: to mark all pages and then unmark the
-  // taken ones, a few thousand instructions: beside a purge that left marks on pages that were not resident.
   note_whole(d);
+  // With the commit word busy, so that the chunk does not leave its bin meanwhile: its marks would count for nobody.
+  // Chunks that others touch at this time have small pages, and count as a part of the huge one: no harm.
+  visit_cluster(d.chunk(), [](Descriptor& other) {
+    if (other.backing() != Backing::kHugePurged || !close_commit(other)) return true;
+    other.set_backing(Backing::kHuge);
+    note_whole(other);
+    open_commit(other);
+    return true;
+  });
 }
 
 void note_whole(Descriptor& d) {
@@ -299,12 +302,8 @@ void note_whole(Descriptor& d) {
 }
 
 void prepare_purge(Descriptor& d) {
-  const Backing backing = d.backing();
-  if (backing == Backing::kSmallPurged || backing == Backing::kHugePurged) return;
-  if (backing == Backing::kHuge) d.block->home->advised.withdraw(d.chunk());
-  const bool none_left = backing == Backing::kHugeWanted && !runs_left();
-  const bool small = backing == Backing::kSmall || backing == Backing::kDense || none_left;
-  d.set_backing(small ? Backing::kSmallPurged : Backing::kHugePurged);
+  break_cluster(d.chunk());
+  d.set_backing(Backing::kSmallPurged);
 }
 
 }  // namespace folio

@@ -202,13 +202,11 @@ void mark_dirty(Descriptor& d, Pages pages, PageChange& change);
 // Clears the mark of a page that was found not to be free; sets it again if the page has become free since.
 void unmark_dirty(Descriptor& d, unsigned page, PageChange& change);
 
-// Makes a committed chunk a huge page: advises the kernel, and touches the chunk. It stays huge until a part is purged.
-// That purge takes the advice back, or the bin's next huge page does: else each such chunk would keep a mapping of its
-// own, and khugepaged would bring back what was purged.
-void make_huge(Descriptor& d);
+// The first touch of a chunk that was purged with all of its cluster: makes that huge again, unless others were first.
+void touch_purged(Descriptor& d);
 // All pages of the chunk have become resident at once: sets their bits, and marks those that are free.
 void note_whole(Descriptor& d);
-// Called before anything of the chunk is purged: notes it, and takes the advice back.
+// Called before anything of the chunk is purged alone: notes it, and breaks the cluster.
 void prepare_purge(Descriptor& d);
 inline bool was_purged(const Descriptor& d) {  // or may have been
   const Backing backing = d.backing();

@@ -19,33 +19,6 @@ namespace {
 
 constexpr unsigned kLooksMost = 32;  // at chunks, for one that fits: a few cache misses each
 
-bool peek_free(Descriptor& d) {
-  for (unsigned folio = 0; folio < d.info().folios; ++folio) {
-    if (d.occupancy(folio).load(order::relaxed) != 0) return false;  // relaxed: a guess, the claim decides
-  }
-  return true;
-}
-
-// Takes all objects of a chunk, and closes its commit word. False if one is taken.
-bool claim_chunk(Descriptor& d, PageChange& change) {
-  if (!close_commit(d)) return false;
-  if (claim_objects(d, {0, d.info().objects}, change)) return true;
-  open_commit(d);
-  return false;
-}
-
-// Clears the marks of a claimed chunk's pages. Those that were resident go to `resident`, if given.
-void clear_marks(Descriptor& d, PageChange& change, uint64_t* resident) {
-  visit_words_of(Pages{0, ChunkPages(d).count()}, [&](unsigned w, uint64_t) {
-    const uint64_t there = d.resident(w).exchange(0, order::relaxed);  // relaxed: all objects are claimed
-    if (resident != nullptr) resident[w] = there;
-    change.resident -= static_cast<int>(popcount(there));
-    // [page] release: after the resident bits; pairs with set_marks.
-    change.dirty -= static_cast<int>(popcount(d.dirty(w).exchange(0, order::release)));
-    d.aged(w).store(0, order::relaxed);  // relaxed: claimed
-  });
-}
-
 bool purge_all(Descriptor& d) {
   const bool nothing = nothing_there(d);
   prepare_purge(d);
@@ -73,9 +46,9 @@ void leave(Descriptor& d) {
   keep(d);
 }
 
-bool retire(Descriptor& d, void (*pass_on)(char* chunk) = return_chunk) {
+bool retire(Descriptor& d) {
   PageChange change;
-  if (!peek_free(d) || !claim_chunk(d, change)) return false;
+  if (!is_chunk_free(d) || !claim_chunk(d, change)) return false;
   if (!purge_all(d)) {
     release_objects(d, {0, d.info().objects}, change);
     open_commit(d);
@@ -83,14 +56,14 @@ bool retire(Descriptor& d, void (*pass_on)(char* chunk) = return_chunk) {
   }
   clear_marks(d, change, nullptr);
   leave(d);
-  pass_on(d.chunk());
+  return_chunk(d.chunk());
   return true;
 }
 
 // Whether at least half of the chunk is resident, in so few rows that objects of any size find room, and all that is
 // resident looks free: a few cache lines tell.
 bool looks_worth_inheriting(Descriptor& d) {
-  constexpr unsigned kRowsMost = 16;
+  constexpr unsigned kRowsMost = 4;
   const ChunkPages chunk(d);
   unsigned there = 0, rows = 0;
   uint64_t before = 0;  // bit 0: the page below is resident
@@ -106,16 +79,12 @@ bool looks_worth_inheriting(Descriptor& d) {
 }
 
 Backing backing_of_next(Backing backing) {
-  return backing == Backing::kDense || backing == Backing::kHugePurged || backing == Backing::kHugeWanted
-             ? Backing::kSmallPurged
-             : backing;
+  return backing == Backing::kDense || backing == Backing::kHugePurged ? Backing::kSmallPurged : backing;
 }
 
 bool inherit(Descriptor& d, Inherited* from) {
   PageChange change;
-  if (!looks_worth_inheriting(d) || !peek_free(d) || !claim_chunk(d, change)) return false;
-  // Else its old bin, which knows it no more, would leave it advised, in a mapping of its own. It stays a huge page.
-  if (d.backing() == Backing::kHuge) d.block->home->advised.withdraw(d.chunk());
+  if (!looks_worth_inheriting(d) || !is_chunk_free(d) || !claim_chunk(d, change)) return false;
   clear_marks(d, change, from->resident);
   from->committed = static_cast<uint16_t>(committed_bytes(d) / kPageBytesLeast);
   from->backing = backing_of_next(d.backing());
@@ -160,19 +129,19 @@ namespace {
 int64_t dirty_beyond_bins() { return page_counts.dirty_large.get(); }
 int64_t dirty_in_bins() { return page_counts.dirty.get() - dirty_beyond_bins(); }
 
-// Whether a look is worth it where so much is dirty. After one in vain a chunk more must be.
+// Whether a look is worth it where so much is dirty. After one in vain 2 MiB more must be.
 bool is_worth_a_look(int64_t dirty, Hint<int64_t>& from) {
-  const int64_t more = dirty + static_cast<int64_t>(kChunkBytes);
+  const int64_t more = dirty + static_cast<int64_t>(kClusterBytes);
   if (more < from.get()) from.set(more);
   return dirty > options.dirty_floor << 20 && dirty >= from.get();
 }
-void was_in_vain(int64_t dirty, Hint<int64_t>& from) { from.set(dirty + static_cast<int64_t>(kChunkBytes)); }
+void was_in_vain(int64_t dirty, Hint<int64_t>& from) { from.set(dirty + static_cast<int64_t>(kClusterBytes)); }
 
 // A chunk that large objects have left.
 Inherited borrow_chunk(Store& store) {
   Inherited from;
-  uint64_t granules[2];
-  from.chunk = acquire_resident_chunk(granules);
+  uint64_t granules;
+  from.chunk = acquire_resident_chunk(&granules);
   if (from.chunk == nullptr) {
     was_in_vain(dirty_beyond_bins(), store.borrow_from);
     return from;
@@ -180,7 +149,7 @@ Inherited borrow_chunk(Store& store) {
   const size_t page = os::page_bytes();
   for (size_t at = 0; at < kChunkBytes; at += page) {
     const size_t granule = at >> kGranuleShift;
-    from.resident[at / page / 64] |= (granules[granule / 64] >> granule % 64 & 1) << at / page % 64;
+    from.resident[at / page / 64] |= (granules >> granule & 1) << at / page % 64;
   }
   from.committed = kChunkBytes / kPageBytesLeast;
   return from;
@@ -213,7 +182,7 @@ bool give_up_chunk(Store& store, BinId bin) {
   bool done = false;
   const auto visit = [&](Descriptor& d) {
     last = reinterpret_cast<uintptr_t>(d.first) >> kChunkShift;
-    done = nothing_there(d) && retire(d, vacate_chunk);
+    done = nothing_there(d) && retire(d);
     return !done && ++looks < kLooksMost;
   };
   bool complete = visit_hinted(store, kEmpty, index(bin), start, {}, visit);
@@ -233,14 +202,15 @@ void settle_in(Descriptor& d, const Inherited& from) {
 }
 
 size_t retire_free_chunks(Store& store) {
-  size_t retired = return_vacant_chunks();
+  size_t retired = 0;
   for (unsigned bin = 1; bin < kBins; ++bin) {
     visit_chunks(store, bin_id(bin), [&](Descriptor& d) {
       retired += retire(d) ? 1 : 0;
       return true;
     });
   }
-  return retired;
+  const size_t unmapped = unmap_vacant_clusters() * kClusterChunks;
+  return retired > unmapped ? retired : unmapped;
 }
 
 }  // namespace folio

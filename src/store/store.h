@@ -11,7 +11,6 @@
 
 #include "base/atomic.h"
 #include "config/size_classes.h"
-#include "store/advised_runs.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -27,7 +26,6 @@ struct alignas(64) Bin {
   Atomic<unsigned> repair_slot;
   Atomic<bool> refused;       // the kernel has refused to purge some page
   Counter<unsigned> watched;  // frees watched so far
-  AdvisedRuns advised;        // to be huge pages
   // The chunk that was inherited last, to be used up before another is.
   Atomic<Descriptor*> inherited;
   Hint<uint64_t> swapped_to;  // the number of the last chunk that was looked at to be given up for it; 0: none

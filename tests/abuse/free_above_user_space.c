@@ -1,4 +1,4 @@
-// The first address beyond what the chunk table covers: whatever lies behind the table must not be taken for entries.
+// The first address that no program has: the chunk table, which is looked up by lower bits, must not be believed.
 // options: errors:abort
 // expect-status: SIGABRT|SIGSEGV
 // expect-line: free(0x800000000000): not an address of Folio's #foreign-pointer

@@ -6,7 +6,7 @@ int main(void) {
   char *object = reported_object(96);
   folio_place place;
   require(folio_locate(object, &place), "folio_locate");
-  uintptr_t chunk_bytes = 2u << 20;
+  uintptr_t chunk_bytes = 256u << 10;
   char *end = (char *)(((uintptr_t)object / chunk_bytes + 1) * chunk_bytes - 16);
   require(chunk_bytes % place.usable_size > 16, "a bin that leaves some of its chunk unused");
   tell("end", end);

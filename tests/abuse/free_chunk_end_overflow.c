@@ -7,7 +7,7 @@
 enum { kLeast = 1024, kMost = 70000 };
 
 static char *last_place(char *object) {
-  const uintptr_t chunk_bytes = 2u << 20;
+  const uintptr_t chunk_bytes = 256u << 10;
   return (char *)(((uintptr_t)object / chunk_bytes + 1) * chunk_bytes) - 64;
 }
 

@@ -116,12 +116,12 @@ class Data(Case):
                     self.run_well(*command, data=mib * MIB, preload=True)
 
     def test_charge(self) -> None:
-        """At most 8 MiB more than on glibc."""
+        """At most 14 MiB more than on glibc: small chunks are committed 2 MiB by 2 MiB."""
         script = "print(open('/proc/self/maps').read())"
         for command in (("/bin/cat", "/proc/self/maps"), (sys.executable, "-c", script)):
             with self.subTest(command=command):
                 plain, ours = (charged(self.run_well(*command, preload=preload)) for preload in (False, True))
-                self.assertLess(ours, plain + 8 * MIB)
+                self.assertLess(ours, plain + 14 * MIB)
 
     def test_refused_and_lifted(self) -> None:
         """At the limit null, and nothing lost."""

@@ -351,9 +351,9 @@ size_t status_bytes(const char* key) {
   return kib * kKiB;
 }
 
-// mlockall with these flags: what is resident grows by what is in use, and at most 8 MiB.
+// mlockall with these flags: what is resident grows by what is in use, and at most 12 MiB: 2 MiB by 2 MiB.
 int locked(size_t flags) {
-  constexpr size_t kMore = 8 * kMiB;
+  constexpr size_t kMore = 12 * kMiB;
   const size_t before = status_bytes("VmRSS:");
   rlimit limit = {};
   getrlimit(RLIMIT_MEMLOCK, &limit);

@@ -199,6 +199,7 @@ void* sleeper(void*) {
 }
 
 void start_sleepers() {
+  on_stacks.reserve(33);  // one more than they are: the end of an array that fills its object is the next one's address
   for (unsigned i = 0; i < 4; ++i) {
     pthread_t thread;
     if (pthread_create(&thread, nullptr, sleeper, nullptr) != 0) abort();

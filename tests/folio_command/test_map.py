@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import BROWSER, HEAP, folio_here, folio_json, heap, needs_browser
-from folio.map import COLOURS, REST_DARK, REST_LIGHT, legend, packed, rgb, shares
+from folio.map import COLOURS, REST_DARK, REST_LIGHT, TIME_ROWS_MOST, legend, packed, rgb, shares
 from folio.output import one_line
 from folio.parts import explain
 from folio.picture import HUGE, LARGE, Picture, cells_a_chunk, over_time, picture_of
@@ -88,7 +88,7 @@ def test_a_page_is_one_small_file(page, known):
     text = page.read_text()
     assert f"{one_line(f'process {known[0]}: {HEAP} known')}</h1>" in text
     assert "seconds since the first look" in text
-    assert re.search(r"[\d.]+ MiB of objects resident in \d+ chunks of 2.0 MiB: [\d.]+ % live, ", text)
+    assert re.search(r"[\d.]+ MiB of objects resident in \d+ chunks of 256.0 KiB: [\d.]+ % live, ", text)
     assert len(text) < 5 << 20
     assert not re.search(r"(src|href)\s*=|https?://|@import|url\(", text)
     assert "prefers-color-scheme: dark" in text
@@ -99,9 +99,17 @@ HOVER = """
 const overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 for (const id of ["map", "time"]) {
   const canvas = document.getElementById(id), box = canvas.getBoundingClientRect();
-  const [r, g, b, a] = canvas.getContext("2d").getImageData(0, 0, 1, 1).data;
+  // The first cell with something: of the first chunk, in the first column of time.
+  const samples = id === "map" ? 1 : data.over_time.times.length;
+  const values = bytes((id === "map" ? data : data.over_time).resident);
+  const cell = values.findIndex((value, i) => i % samples === 0 && value > 0) / samples;
+  const [x, y] = id === "map" ? [cell, 0] : [0, cell];
+  const [r, g, b, a] = canvas.getContext("2d").getImageData(x, y, 1, 1).data;
   const labels = (axis) => [...document.querySelectorAll(`#${id}-${axis} span`)].map((each) => each.textContent);
-  canvas.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + 1, clientY: box.top + 1}));
+  canvas.dispatchEvent(new PointerEvent("pointermove", {
+    clientX: box.left + (x + 0.5) * box.width / canvas.width,
+    clientY: box.top + (y + 0.5) * box.height / canvas.height,
+  }));
   const said = document.createElement("pre");
   said.className = "seen";
   said.textContent = JSON.stringify({id, tip: tip.textContent, shown: tip.style.visibility, width: canvas.width, a,
@@ -135,15 +143,18 @@ def hovered(page, tmp_path):
 def test_pointing_at_a_cell_tells_what_it_is(hovered, known, scheme, paper):
     text, seen = browsed(hovered, f"--blink-settings=preferredColorScheme={scheme}")
     picture = picture_of(Reader(known[0]).reading())
-    first = hex(int(picture.chunks[0]))
-    for each in seen:
+    first = int(picture.chunks[0])
+    rows, _, resident, _, _ = over_time([picture], TIME_ROWS_MOST)
+    pointed = [first + int((picture.resident[0] > 0).argmax()) * picture.cell_bytes]
+    pointed.append(int(rows[(resident[:, 0] > 0).argmax()]))
+    for each, address in zip(seen, pointed, strict=True):
         assert each["dark"] == (scheme == "0")
         assert each["shown"] == "visible"
-        assert first in each["tip"]
+        assert each["tip"].startswith(hex(address))
         assert "resident" in each["tip"]
         assert each["a"] == 255, "drawn"
         assert each["colour"] != paper, "the first chunk has something"
-        assert each["y"][0] == first, "the axis begins with the first address"
+        assert each["y"][0] == hex(first), "the axis begins with the first address"
         assert len(each["y"]) > 3
     assert seen[0]["x"][0] == "0"
     assert seen[0]["x"][-1].endswith(" MiB")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import HEAP, LIBRARY, STATIC, STILL, eventually, exact, heap, running
 from folio.parts import explain
+from folio.picture import HUGE, picture_of
 from folio.process import PAGE
 from folio.reader import Reader
 from folio.where import locate
@@ -73,6 +74,16 @@ class TestKnownHeap:
         assert huge.padding == 0
 
 
+# The last pages of its object have no entry in the chunk table.
+LONG_OBJECT = """
+import ctypes
+x = bytearray(3 << 29)
+x[-1] = x[-(1 << 20)] = 1
+print(ctypes.addressof(ctypes.c_char.from_buffer(x)) + len(x) - 1, flush=True)
+input()
+"""
+
+
 class TestRealPrograms:
     def test_python(self, python_process):
         parts = sums(explain(Reader(python_process)))
@@ -102,6 +113,20 @@ class TestRealPrograms:
                 load.kill()
                 load.wait()
             assert parts.values()["live"] > 0
+
+    def test_a_huge_object_beyond_its_entries(self):
+        with running(["/usr/bin/python3", "-c", LONG_OBJECT], options=STILL) as process:
+            last = int(process.stdout.readline())
+            reader = Reader(process.pid)
+            reading = reader.reading()
+            parts, picture = sums(explain(reader, reading)), picture_of(reading)
+            assert reading.heap.entry(last) < 0
+            found = locate(reader, reading.heap, last)
+        assert parts.huge.live >= 3 * PAGE  # its first page, and those written
+        assert (found["kind"], found["resident"]) == ("huge object", True)
+        assert picture.live[picture.bins == HUGE].sum() == parts.huge.live
+        chunk = last // picture.chunk_bytes * picture.chunk_bytes
+        assert picture.live[picture.chunks == chunk].sum() >= PAGE
 
     def test_the_library_itself_is_told_apart(self, python_process):
         parts = explain(Reader(python_process))
@@ -149,7 +174,7 @@ class TestHugePages:
         reported = self.huge_bytes(pid)
         if not found.known or not reported:
             pytest.skip("no huge pages here, or a kernel before Linux 6.7")
-        assert (found.count + found.others) * reader.layout.chunk_bytes == reported
+        assert (found.count + found.others) << reader.layout.cluster_shift == reported
         if found.count < least:
             return False
         share = {name: count / found.count for name, count in found.by_density.items()}
@@ -157,16 +182,22 @@ class TestHugePages:
         assert 0.4 <= share["1/4 to 1/2"] <= 0.6
         # What is free in them is what a purge could take; the heap has hardly anything else.
         assert found.free <= parts.values()["dirty"] + parts.values()["padding"]
+        # What nothing has yet of the last of them is Folio's all the same.
+        anonymous = sum(n for kind, n in parts.foreign.items() if kind.startswith("anonymous"))
+        assert anonymous < reader.layout.chunk_bytes
         assert found.entries_saved == (found.count + found.others) * 511
         return True
 
-    def test_where_there_are_none_chunks_could_have_them(self):
+    def test_where_there_are_none_clusters_could_have_them(self):
         with heap("thinned", "64", options=STILL + ",huge_pages:never") as (pid, _):
-            found = explain(Reader(pid)).huge_pages
+            parts = explain(Reader(pid))
+            found = parts.huge_pages
             if not found.known:
                 pytest.skip("a kernel before Linux 6.7")
             assert found.count == found.free == 0
-            assert found.dense >= 12  # of sixteen, the first and the last of which may not be full
+            clusters = max(bin_.chunks for bin_ in parts.bins) // 8
+            assert clusters >= 32
+            assert clusters - 2 <= found.dense <= clusters  # those at its ends may be of several bins, or not full
 
     def test_an_older_kernel_does_not_tell(self):
         with heap("thinned", "64", options=STILL) as (pid, _):

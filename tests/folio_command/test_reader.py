@@ -42,7 +42,7 @@ class TestFinding:
         reader = Reader(python_process)
         assert reader.layout.library.path == str(LIBRARY)
         assert not reader.layout.library.linked_in
-        assert reader.layout.chunk_bytes == 2 << 20
+        assert reader.layout.chunk_bytes == 256 << 10
 
     def test_statically_linked(self):
         with heap("known", program=STATIC) as (pid, _):

@@ -45,13 +45,14 @@ inline bool refuse_call(long number, int error) {
   return filter_call(number, SECCOMP_RET_ERRNO | static_cast<unsigned>(error));
 }
 
-// The same where its third argument, of which the lower half is looked at, is that.
-inline bool refuse_call_with(long number, unsigned third, int error) {
+// The same where its third argument (or another one, counted from 0), of which the lower half is looked at, is that.
+inline bool refuse_call_with(long number, unsigned value, int error, unsigned argument = 2) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, third, 0, 1),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+               static_cast<unsigned>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t))),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };

@@ -22,4 +22,17 @@ inline std::string mapping_flags(const void* address) {
   return "";
 }
 
+// Where the writable mapping that holds the address ends; null if there is none.
+inline const char* mapping_end(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t from, to;
+    char read, write;
+    if (sscanf(line.c_str(), "%lx-%lx %c%c", &from, &to, &read, &write) != 4 || at < from || at >= to) continue;
+    return write == 'w' ? reinterpret_cast<const char*>(to) : nullptr;
+  }
+  return nullptr;
+}
+
 }  // namespace folio_test

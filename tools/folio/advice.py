@@ -76,6 +76,7 @@ def of_padding(parts: Parts, locked: bool, never: bool) -> Advice:
     """Folio asks for huge pages itself, whatever the system's setting says, as long as it is not `never`."""
     places = [("of small objects", sum(b.padding for b in parts.bins)), ("of large ones", parts.large.padding)]
     places.append(("of huge ones", parts.huge.padding))
+    places.append(("of clusters that are not used up", parts.beside))
     where = ", ".join(f"{output.size(size)} {name}" for name, size in places if size)
     in_front = f"Free pages that nobody touched{f' ({where})' if where else ''}"
     if locked:

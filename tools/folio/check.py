@@ -88,7 +88,7 @@ def rseq() -> Feature:
 def huge_pages() -> Feature:
     text = read_text("/sys/kernel/mm/transparent_hugepage/enabled") or ""
     mode = text.partition("[")[2].partition("]")[0] or "none"
-    meaning = "bins of small objects with four full chunks get them, and chunks that stay dense"
+    meaning = "bins of small objects with 1 MiB in use get them, and clusters of 2 MiB that stay dense"
     if mode in ("never", "none"):
         meaning = "no program gets any; Folio's memory comes in pages of the usual size"
     return Feature("transparent huge pages", mode, NOTED if mode == "always" else GOOD, meaning)

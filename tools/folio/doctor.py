@@ -176,11 +176,11 @@ def show_huge_pages(parts: Parts) -> None:
     found = parts.huge_pages
     if (found.count + found.others + found.dense) * HUGE_PAGE < SMALL * parts.rss:
         return
-    output.say(f"huge pages ({output.counted(found.count, 'chunk')} of small objects)", "bold")
+    output.say(f"huge pages ({found.count:,} of small objects)", "bold")
     if found.count:
         by_share = ", ".join(f"{count:,} {name}" for name, count in found.by_density.items() if count)
         output.indented(f"By how much of them is in use: {by_share}.", 2)
-    dense = f"{output.counted(found.dense, 'chunk')} of small pages could be huge."
+    dense = f"{output.counted(found.dense, 'cluster')} of 2 MiB, of small pages, could be huge."
     if not found.count and not found.others:
         output.indented(dense, 2)
         return

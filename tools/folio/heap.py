@@ -85,6 +85,15 @@ class Huge:
     live: np.ndarray  # True or False
     descriptors: np.ndarray
 
+    def holding(self, addresses: np.ndarray) -> np.ndarray:
+        """Which block's address space each lies in, -1 for none; also beyond the chunks that have entries."""
+        if len(self.base) == 0:
+            return np.full(len(addresses), -1)
+        order = np.argsort(self.base)
+        block = order[np.maximum(np.searchsorted(self.base[order], addresses, side="right") - 1, 0)]
+        offset = addresses - self.base[block]
+        return np.where((offset >= 0) & (offset < self.reserved[block]), block, -1)
+
 
 @dataclass
 class Field:

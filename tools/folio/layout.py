@@ -14,10 +14,10 @@ from folio.errors import FolioError, NotOnFolio
 from folio.source import Mapping, Source
 
 MAGIC = b"FolioLay"
-VERSION = 6
+VERSION = 7
 HEAD = struct.Struct("<8sII")
 TABLE_OFFSET = 48  # of the first pointer, in all versions so far
-LISTED = """chunk_shift window_shift address_bits codes bins bin_info_bytes code_huge_start code_huge_inside
+LISTED = """chunk_shift window_shift table_bits codes bins bin_info_bytes code_huge_start code_huge_inside
 chunk_table* windows* bin_info* bin_array* page_counts* thread_caches* cpu_caches* depot* options* window_bytes
 window_descriptors_offset descriptor_bytes descriptor_block_offset descriptor_bin_offset descriptor_seal_offset
 huge_bytes huge_base_offset huge_reserved_offset huge_usable_offset huge_touched_offset huge_state_offset
@@ -34,7 +34,7 @@ seam_counts* front* true_front* sample_tables_most sample_slots sample_bytes sam
 sample_counts* seam_until_offset sample_registers_offset thread_cache_thread_offset cpu_cache_large_bytes_offset
 code_guarded mode_guarding guard_page_offset guard_count_offset guard_marks_offset guard_slots_offset guard_slot_bytes
 guard_object_offset guard_size_offset guard_allocated_offset guard_freed_offset guard_frames guard_interval*
-seam_carefully_offset seam_setting_bytes"""
+seam_carefully_offset seam_setting_bytes window_number_offset cluster_shift open_clusters*"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]
@@ -58,6 +58,14 @@ class Layout:
     @property
     def chunk_bytes(self) -> int:
         return 1 << self.chunk_shift
+
+    @property
+    def chunk_table_bytes(self) -> int:
+        return self.chunk_entry_bytes << self.table_bits - self.chunk_shift
+
+    @property
+    def window_count(self) -> int:
+        return 1 << self.table_bits - self.chunk_shift - self.window_shift
 
     @property
     def window_chunks(self) -> int:

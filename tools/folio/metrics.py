@@ -85,7 +85,7 @@ class Families:
             "folio_huge_pages_entries_saved", "Page-table entries that all huge pages of the heap save.", labels=PROCESS
         )
         self.dense = GaugeMetricFamily(
-            "folio_dense_chunks", "Chunks of small pages that are dense enough for a huge page.", labels=PROCESS
+            "folio_dense_clusters", "Clusters of small pages that are dense enough for a huge page.", labels=PROCESS
         )
         self.error = in_bytes("folio_error_bound_bytes", "How far a part may be off, for what moved meanwhile.")
         self.seconds = GaugeMetricFamily(

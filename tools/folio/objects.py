@@ -113,7 +113,7 @@ class Objects:
 
     def _in_bins(self, addresses: np.ndarray, row: np.ndarray | int) -> np.ndarray:
         offset = addresses - self.first[row]
-        slot = (offset / self.size[row]).astype(np.int64)  # exact: an offset has 21 bits
+        slot = (offset / self.size[row]).astype(np.int64)  # exact: an offset has few bits
         good = (offset >= 0) & (slot < self.slots[row])
         slot = np.where(good, slot, 0)
         word = self.word[row] + (slot >> 6)

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from folio.clusters import Clusters, HugePages
 from folio.heap import FOLIO_OBJECTS, PLACES, Bin, Heap
-from folio.pages import HUGE, PRESENT, ZERO, Ranges, expand
+from folio.pages import PRESENT, ZERO, Ranges, expand
 from folio.reader import Reader, Reading
 from folio.source import PAGE, Mapping
 
@@ -80,26 +81,6 @@ class RunParts:
     cached: int = 0  # of large ones, in CPU caches
 
 
-DENSITIES = (("7/8 and more", 7 / 8), ("1/2 to 7/8", 1 / 2), ("1/4 to 1/2", 1 / 4), ("less than 1/4", 0))
-DENSE_SHARE = 32  # a chunk of which no more than this share is free or not there may become a huge page
-
-
-@dataclass
-class HugePages:
-    """Those under chunks of small objects, and what they cost and save. `known`: the kernel tells (Linux 6.7)."""
-
-    known: bool = False
-    by_density: dict[str, int] = field(default_factory=lambda: dict.fromkeys(dict(DENSITIES), 0))  # share in use
-    free: int = 0  # bytes of their pages that no taken object touches: smaller pages could give them back
-    dense: int = 0  # chunks of small pages that are dense enough for one
-    others: int = 0  # under large and huge objects
-    entries_saved: int = 0  # of page tables, which the processor would have to look up and keep
-
-    @property
-    def count(self) -> int:
-        return sum(self.by_density.values())
-
-
 @dataclass
 class Parts:
     """All in bytes. The parts are `values()`; with `unexplained` they sum to `rss` exactly."""
@@ -122,9 +103,10 @@ class Parts:
     foreign_at: dict[int, int] = field(default_factory=dict, repr=False)  # what is not Folio's, by start of the mapping
     by_account: bool = False  # see above
     guarded: RunParts = field(default_factory=RunParts)
+    beside: int = 0  # padding: pages of clusters that are of no chunk, or of one that was not handed out
 
     def sum_of(self, what: str) -> int:
-        """live, dirty or padding, of everything."""
+        """live, dirty or padding, of all objects."""
         return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge, self.guarded])
 
     def cached(self, place: str) -> int:
@@ -139,7 +121,7 @@ class Parts:
             "fragmented": sum(bin_.fragmented for bin_ in self.bins),
             "dirty": self.sum_of("dirty"),
             "metadata": self.metadata,
-            "padding": self.sum_of("padding"),
+            "padding": self.sum_of("padding") + self.beside,
             "own": self.own,
             "not_folio": sum(self.foreign.values()),
         }
@@ -177,15 +159,17 @@ def explain(reader: Reader, reading: Reading | None = None, *, by_account: bool 
         len(heap.snapshot.thread_caches), reserved_bytes(heap), swapped, by_account=reading.by_account,
     )  # fmt: skip
     present, rest = by_chunk(heap, ranges)
-    if not reader.scanner.old and not parts.by_account:
-        parts.huge_pages.known = True
-        huge = huge_chunks(heap, ranges)
-    else:
-        huge = np.zeros(len(heap.numbers), dtype=bool)
-    add_bins(parts, heap, present, huge)
+    known = not reader.scanner.old and not parts.by_account
+    clusters = Clusters(heap, ranges, known=known)
+    add_bins(parts, heap, present, clusters)
+    if known:
+        parts.huge_pages = clusters.huge_pages()
     add_large(parts, heap, present)
-    add_huge(parts, heap, present)
+    rest = add_huge(parts, heap, present, rest)
     add_guarded(parts, heap, present)
+    beside = clusters.beside(rest)
+    parts.beside = int(beside.sum()) * PAGE
+    rest = rest[~beside]
     rest = rest[~inside(rest, uncounted(mappings))]
     rest = add_metadata(parts, heap, rest)
     if parts.by_account:
@@ -258,18 +242,15 @@ def by_chunk(heap: Heap, ranges: Ranges) -> tuple[np.ndarray, np.ndarray]:
     return present, expand(low[~known] * PAGE, high[~known] * PAGE)
 
 
-def add_bins(parts: Parts, heap: Heap, present: np.ndarray, huge: np.ndarray) -> None:
-    """`present`, `huge`: of all chunks, as `by_chunk` and `huge_chunks` give them."""
+def add_bins(parts: Parts, heap: Heap, present: np.ndarray, clusters: Clusters) -> None:
+    """`present`: of all chunks, as `by_chunk` gives it."""
     for number, bin_ in heap.bins.items():
         mine = np.flatnonzero(heap.codes == number)
-        parts.bins.append(bin_parts(bin_, present[mine], huge[mine], parts.huge_pages))
-    found = parts.huge_pages
-    found.others = int(huge.sum()) - found.count
-    found.entries_saved = int(huge.sum()) * (heap.layout.chunk_bytes // PAGE - 1)
+        parts.bins.append(bin_parts(bin_, present[mine], clusters, clusters.of_chunk[mine]))
 
 
-def bin_parts(bin_: Bin, present: np.ndarray, huge: np.ndarray, huge_pages: HugePages) -> BinParts:
-    """Of one bin, which adds its huge pages to what is known of them."""
+def bin_parts(bin_: Bin, present: np.ndarray, clusters: Clusters, at: np.ndarray) -> BinParts:
+    """Of one bin, which adds its chunks to their clusters, which are `at`."""
     info = bin_.info
     cached = {place: bin_.count(bin_.cached[place]) for place in PLACES}
     taken = bin_.count(bin_.taken)
@@ -279,7 +260,7 @@ def bin_parts(bin_: Bin, present: np.ndarray, huge: np.ndarray, huge_pages: Huge
     rows = np.flatnonzero(present.any(axis=1))
     if len(rows) == 0:
         return parts
-    present, huge = present[rows], huge[rows]
+    present = present[rows]
     pages_per_chunk = present.shape[1]
     used = bytes_by_page(bin_, rows, bin_.taken[rows], pages_per_chunk)
     can_go = used == 0
@@ -294,8 +275,7 @@ def bin_parts(bin_: Bin, present: np.ndarray, huge: np.ndarray, huge_pages: Huge
             parts.cached[place] = int(of[kept[holding]].sum())
     parts.live = int(used[present].sum()) - sum(parts.cached.values())
     parts.fragmented = int(kept.sum()) * PAGE - parts.live - sum(parts.cached.values())
-    if huge_pages.known:
-        add_huge_pages(huge_pages, bin_, rows, present, huge, used)
+    clusters.add(bin_, rows, at[rows], present, used)
     return parts
 
 
@@ -367,19 +347,21 @@ def add_large(parts: Parts, heap: Heap, present: np.ndarray) -> None:
         large.padding += int((~taken & ~known).sum()) * PAGE
 
 
-def add_huge(parts: Parts, heap: Heap, present: np.ndarray) -> None:
+def add_huge(parts: Parts, heap: Heap, present: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """`rest`: pages of no chunk. What is far inside of a block has none; returns the others."""
     huge = heap.huge
     is_huge = (heap.codes == heap.layout.code_huge_start) | (heap.codes == heap.layout.code_huge_inside)
-    address = pages_of(heap, present, is_huge)
-    if len(address) == 0:
-        return
-    order = np.argsort(huge.base)
-    block = order[np.clip(np.searchsorted(huge.base[order], address, side="right") - 1, 0, None)]
+    far = huge.holding(rest * PAGE) >= 0
+    address = np.concatenate([pages_of(heap, present, is_huge), rest[far] * PAGE])
+    if len(address) == 0 or len(huge.base) == 0:
+        return rest
+    block = huge.holding(address)
     offset = address - huge.base[block]
-    live = huge.live[block] & (offset < huge.usable[block])
-    dirty = ~live & (offset < np.maximum(huge.touched[block], 0))
+    live = (block >= 0) & huge.live[block] & (offset < huge.usable[block])
+    dirty = (block >= 0) & ~live & (offset < np.maximum(huge.touched[block], 0))
     padding = int((~live & ~dirty).sum()) * PAGE
     parts.huge = RunParts(int(huge.live.sum()), int(live.sum()) * PAGE, int(dirty.sum()) * PAGE, padding)
+    return rest[~far]
 
 
 def add_guarded(parts: Parts, heap: Heap, present: np.ndarray) -> None:
@@ -394,33 +376,6 @@ def inside_pages(address: np.ndarray, starts: np.ndarray, length: int) -> np.nda
     """Which addresses lie in one of the ranges of that length."""
     at = np.searchsorted(starts, address, side="right") - 1
     return (at >= 0) & (address < starts[np.maximum(at, 0)] + length) if len(starts) else np.zeros(len(address), bool)
-
-
-def huge_chunks(heap: Heap, ranges: Ranges) -> np.ndarray:
-    """Which of all chunks are huge pages."""
-    chunk_bytes = heap.layout.chunk_bytes
-    chosen = (ranges.categories & HUGE) != 0
-    first, end = -(-ranges.start[chosen] // chunk_bytes), ranges.end[chosen] // chunk_bytes
-    return np.isin(heap.numbers, expand(first * PAGE, np.maximum(first, end) * PAGE))
-
-
-def add_huge_pages(
-    found: HugePages, bin_: Bin, rows: np.ndarray, present: np.ndarray, huge: np.ndarray, used: np.ndarray
-) -> None:
-    """Of one bin: its huge pages, and its chunks of small pages that are dense. `used`: bytes of taken objects."""
-    pages_per_chunk = present.shape[1]
-    little = pages_per_chunk // DENSE_SHARE
-    chosen = huge | (pages_per_chunk - present.sum(axis=1) <= little)
-    rows, used, huge = rows[chosen], used[chosen], huge[chosen]
-    free = (used == 0).sum(axis=1)
-    found.free += int(free[huge].sum()) * PAGE
-    first_page = (bin_.first[rows] - bin_.chunks[rows]) // PAGE  # what lies before is nobody's
-    if bin_.info.size < PAGE:  # the pages of larger ones go one by one
-        found.dense += int((free - first_page <= little)[~huge].sum())
-    shares = used.sum(axis=1)[huge] / (pages_per_chunk * PAGE)
-    least = np.array([least for _, least in DENSITIES])
-    for density in (shares[:, None] < least).sum(axis=1):
-        found.by_density[DENSITIES[int(density)][0]] += 1
 
 
 def reserved_bytes(heap: Heap) -> int:
@@ -449,30 +404,32 @@ def uncounted(mappings: list[Mapping]) -> list[tuple[int, int]]:
     ]
 
 
-def metadata_ranges(heap: Heap) -> dict[str, list[tuple[int, int]]]:
-    """Where what kind of metadata lies. Kinds share pages at their ends."""
+def spans(starts: np.ndarray | list[int], length: int) -> np.ndarray:
+    """Ranges of addresses of that length, as rows."""
+    return np.array(starts, dtype=np.int64)[:, None] + np.array([0, length], dtype=np.int64)
+
+
+def metadata_ranges(heap: Heap) -> dict[str, np.ndarray]:
+    """Where what kind of metadata lies, as rows. Kinds share pages at their ends."""
     layout, snapshot = heap.layout, heap.snapshot
     descriptors = [
-        (int(at), int(at) + layout.descriptor_bytes + 8 * bin_.info.descriptor_words)
-        for bin_ in heap.bins.values()
-        for at in bin_.descriptors
+        spans(bin_.descriptors, layout.descriptor_bytes + 8 * bin_.info.descriptor_words) for bin_ in heap.bins.values()
     ]
     for each in heap.fields:
         words = each.granules // 64 * 3 + each.granules // 2
-        descriptors.append((each.descriptor, each.descriptor + layout.field_bytes + 8 * words))
-    descriptors += [(int(at), int(at) + layout.huge_bytes) for at in np.unique(heap.huge.descriptors)]
+        descriptors.append(spans([each.descriptor], layout.field_bytes + 8 * words))
+    descriptors.append(spans(np.unique(heap.huge.descriptors), layout.huge_bytes))
     chunks = np.concatenate([np.zeros(0, dtype=np.int64), *(bin_.descriptors for bin_ in heap.bins.values())])
     blocks = snapshot.metadata.gather(chunks + layout.descriptor_block_offset, 1)[:, 0].astype(np.int64)
     caches = snapshot.fixed.gather(np.array([layout.cpu_caches]), layout.cpu_cache_count)[0].astype(np.int64)
-    size = layout.magazine_bytes
     magazines = np.unique(np.concatenate([each.addresses for each in heap.magazines]))
     return {
-        "descriptors of chunks and large objects": descriptors,
-        "windows": [(at, at + layout.window_bytes) for _, at in snapshot.windows],
-        "magazines with objects": [(int(at), int(at) + size) for at in magazines],
-        "thread caches": [(at, at + layout.thread_cache_bytes) for at in snapshot.thread_caches],
-        "CPU caches": [(int(at), int(at) + layout.cpu_cache_bytes) for at in caches[caches != 0]],
-        "hints": [(int(at), int(at) + layout.hint_block_bytes) for at in np.unique(blocks[blocks != 0])],
+        "descriptors of chunks and large objects": np.concatenate(descriptors),
+        "windows": spans([at for _, at in snapshot.windows], layout.window_bytes),
+        "magazines with objects": spans(magazines, layout.magazine_bytes),
+        "thread caches": spans(snapshot.thread_caches, layout.thread_cache_bytes),
+        "CPU caches": spans(caches[caches != 0], layout.cpu_cache_bytes),
+        "hints": spans(np.unique(blocks[blocks != 0]), layout.hint_block_bytes),
     }
 
 
@@ -480,10 +437,8 @@ def add_metadata(parts: Parts, heap: Heap, pages: np.ndarray) -> np.ndarray:
     """Returns the pages that are no metadata."""
     layout = heap.layout
     pieces = inside(pages, [(p.start, p.start + p.reserved) for p in heap.snapshot.pieces])
-    entries = layout.chunk_entry_bytes << layout.address_bits - layout.chunk_shift
-    table = inside(pages, [(layout.chunk_table, layout.chunk_table + entries)])
-    windows = 8 << (layout.address_bits - layout.chunk_shift - layout.window_shift)
-    maps = inside(pages, [(layout.windows, layout.windows + windows)]) & ~table
+    table = inside(pages, [(layout.chunk_table, layout.chunk_table + layout.chunk_table_bytes)])
+    maps = inside(pages, [(layout.windows, layout.windows + 8 * layout.window_count)]) & ~table
     parts.metadata = int((pieces | table | maps).sum()) * PAGE
     kinds, left = {}, int(pieces.sum()) * PAGE
     for name, ranges in metadata_ranges(heap).items():
@@ -496,11 +451,10 @@ def add_metadata(parts: Parts, heap: Heap, pages: np.ndarray) -> np.ndarray:
     return pages[~(pieces | table | maps)]
 
 
-def overlap(pages: np.ndarray, ranges: list[tuple[int, int]]) -> int:
+def overlap(pages: np.ndarray, ranges: np.ndarray) -> int:
     """Bytes of the disjoint ranges that lie on the pages."""
-    if not ranges or len(pages) == 0:
+    if len(ranges) == 0 or len(pages) == 0:
         return 0
-    array = np.array(ranges, dtype=np.int64)
 
     def before(address: np.ndarray) -> np.ndarray:
         """Bytes on pages below an address."""
@@ -508,7 +462,7 @@ def overlap(pages: np.ndarray, ranges: list[tuple[int, int]]) -> int:
         on = (at < len(pages)) & (pages[np.clip(at, 0, len(pages) - 1)] == address // PAGE)
         return at * PAGE + np.where(on, address % PAGE, 0)
 
-    return int((before(array[:, 1]) - before(array[:, 0])).sum())
+    return int((before(ranges[:, 1]) - before(ranges[:, 0])).sum())
 
 
 def kind_of(mapping: Mapping) -> str:

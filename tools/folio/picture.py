@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from folio.heap import PLACES, Heap
+from folio.pages import among
 from folio.parts import bytes_by_page, inside, uncounted
 from folio.process import PAGE
 from folio.reader import Reading
@@ -41,13 +42,15 @@ def picture_of(reading: Reading, cells_most: int = CELLS_MOST) -> Picture:
     pages = reading.pages.resident()
     pages = pages[~inside(pages, uncounted(reading.mappings))]
     chunk = pages // pages_a_chunk
-    known = np.isin(chunk, heap.numbers)
+    # What is far inside of a huge block has no entry.
+    known = np.isin(chunk, heap.numbers) | (heap.huge.holding(pages * PAGE) >= 0)
     rows, row_of_page = np.unique(chunk[known], return_inverse=True)
     there = np.zeros((len(rows), pages_a_chunk), dtype=bool)
     there[row_of_page, pages[known] % pages_a_chunk] = True
 
-    entry = np.searchsorted(heap.numbers, rows)
-    codes = heap.codes[entry].astype(np.int64)
+    entered = among(heap.numbers, rows)
+    codes = np.full(len(rows), heap.layout.code_huge_inside, dtype=np.int64)
+    codes[entered] = heap.codes[np.searchsorted(heap.numbers, rows[entered])]
     live = np.zeros(there.shape, dtype=np.int64)
     cached = np.zeros(there.shape, dtype=np.int64)
     for number, bin_ in heap.bins.items():
@@ -72,7 +75,7 @@ def picture_of(reading: Reading, cells_most: int = CELLS_MOST) -> Picture:
         return (values * there).reshape(len(rows), cells, -1).sum(axis=2) if len(rows) else np.zeros((0, cells), int)
 
     resident = merged(np.full(there.shape, PAGE))
-    absent = len(heap.numbers) - len(rows)
+    absent = len(heap.numbers) - int(entered.sum())
     return Picture(heap.layout.chunk_bytes, addresses, bins, resident, merged(live), merged(cached), absent)
 
 

@@ -105,17 +105,17 @@ def folios_own(process: Source, heap: Heap) -> list[tuple[int, int]]:
     """(start, end) of what is Folio's: chunks, metadata, the library."""
     layout: Layout = heap.layout
     shift = layout.chunk_shift
-    found = [(int(number) << shift, int(number) + 1 << shift) for number in heap.numbers]
+    starts = np.diff(heap.numbers, prepend=-2) != 1  # neighbours are one range
+    first, last = heap.numbers[starts], heap.numbers[np.roll(starts, -1)]
+    found = list(zip((first << shift).tolist(), (last + 1 << shift).tolist(), strict=True))
     found += [(int(a), int(a + n)) for a, n in zip(heap.huge.base, heap.huge.reserved, strict=True)]
     found += [(piece.start, piece.start + piece.reserved) for piece in heap.snapshot.pieces]
     if not layout.library.linked_in:
         found.append((layout.library.start, layout.library.end))
-    entries = layout.chunk_entry_bytes << layout.address_bits - layout.chunk_shift
-    windows = 8 << layout.address_bits - layout.chunk_shift - layout.window_shift
     # They hold addresses of sampled objects and copies of stacks, and may lie in a file.
     found += [(at, at + length) for at, length in sample_tables(process, layout)]
-    found.append((layout.chunk_table, layout.chunk_table + entries))
-    found.append((layout.windows, layout.windows + windows))
+    found.append((layout.chunk_table, layout.chunk_table + layout.chunk_table_bytes))
+    found.append((layout.windows, layout.windows + 8 * layout.window_count))
     found.append((layout.depot, layout.depot + layout.depot_shards * layout.bins * layout.depot_bin_bytes))
     found.append((layout.cpu_caches, layout.cpu_caches + 8 * layout.cpu_cache_count))
     return found

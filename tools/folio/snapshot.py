@@ -112,14 +112,14 @@ class Snapshot:
     def _read_fixed(self, process: Source, scanner: PageScanner | StoredPages) -> Memory:
         """The arrays of fixed size in the library's data."""
         layout = self.layout
-        window_count = 1 << (layout.address_bits - layout.chunk_shift - layout.window_shift)
         spans = [
-            (layout.windows, window_count * 8),
+            (layout.windows, layout.window_count * 8),
             (layout.depot, layout.depot_shards * layout.bins * layout.depot_bin_bytes),
             (layout.cpu_caches, layout.cpu_cache_count * 8),
             (layout.page_counts, 64),
             (layout.options, layout.option_count * 8),
             (layout.region_cursor, 8),
+            (layout.open_clusters, 16),
             (layout.region_reserved, 8),
             (layout.collect_request, 8),
             (layout.thread_caches, 8),
@@ -133,16 +133,16 @@ class Snapshot:
     def _windows(self) -> list[tuple[int, int]]:
         """(number, address) of each window."""
         layout = self.layout
-        count = 1 << (layout.address_bits - layout.chunk_shift - layout.window_shift)
-        at = self.fixed.offset_of(layout.windows, count * 8)
-        table = self.fixed.words[at // 8 : at // 8 + count]
-        return [(int(number), int(table[number])) for number in np.flatnonzero(table)]
+        at = self.fixed.offset_of(layout.windows, layout.window_count * 8)
+        table = self.fixed.words[at // 8 : at // 8 + layout.window_count]
+        found = [int(address) for address in table[table != 0]]
+        return [(self.metadata.word(address + layout.window_number_offset), address) for address in found]
 
     def _read_codes(self, process: Source) -> np.ndarray:
         """The codes of the chunk table for each window, as rows; of watched chunks those of their bins."""
         layout, n = self.layout, self.layout.window_chunks
         length = n * layout.chunk_entry_bytes
-        rows = [(layout.chunk_table + number * length, length) for number, _ in self.windows]
+        rows = [(layout.chunk_table + number % layout.window_count * length, length) for number, _ in self.windows]
         data = process.read_ranges(rows)
         self.beside += zip(rows, data.reshape(len(rows), length), strict=True)
         entries = data.view(f"<u{layout.chunk_entry_bytes}").reshape(len(self.windows), n)

@@ -12,7 +12,7 @@ from folio.objects import Objects
 from folio.scan import Touched
 from folio.source import PAGE
 
-ROWS_MOST = 256  # chunks that are looked at
+ROWS_MOST = 2048  # chunks that are looked at
 LEFT_OUT = -1
 
 

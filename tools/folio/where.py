@@ -105,9 +105,14 @@ def in_large(heap: Heap, entry: int, address: int) -> dict[str, Any]:
     }
 
 
-def in_huge(heap: Heap, entry: int, address: int) -> dict[str, Any]:
+def block_of(heap: Heap, address: int) -> int:
+    """The place of the huge block that holds it, -1 for none. Not all of a block has entries."""
+    return int(heap.huge.holding(np.array([min(address, 1 << 62)]))[0])
+
+
+def in_huge(heap: Heap, at: int, address: int) -> dict[str, Any]:
+    """`at`: the place of the block."""
     huge = heap.huge
-    at = int(np.flatnonzero(huge.descriptors == heap.descriptors[entry])[0])
     base, live = int(huge.base[at]), bool(huge.live[at])
     usable = int(huge.usable[at]) if live else 0
     beyond = live and address >= base + usable
@@ -148,8 +153,12 @@ def elsewhere(reader: Reader, heap: Heap, address: int) -> dict[str, Any]:
             used = address < piece.start + piece.used
             return {"kind": "Folio's metadata", "state": "in use" if used else "not handed out yet"}
     layout = reader.layout
-    cursor = heap.snapshot.fixed.word(layout.region_cursor)
-    if cursor >> 32 <= address >> layout.chunk_shift < cursor & 0xFFFFFFFF:
+    fixed = heap.snapshot.fixed
+    cursor = fixed.word(layout.region_cursor)
+    free = cursor >> 32 <= address >> layout.cluster_shift < cursor & 0xFFFFFFFF
+    for rest in (fixed.word(layout.open_clusters), fixed.word(layout.open_clusters + 8)):
+        free = free or 0 <= (address >> layout.chunk_shift) - (rest >> 32) < rest & 0xFFFFFFFF
+    if free:
         return {"kind": "Folio's address space", "state": "no chunk carved from it yet"}
     library = layout.library
     if library.start <= address < library.end and not library.linked_in:
@@ -170,12 +179,15 @@ def elsewhere(reader: Reader, heap: Heap, address: int) -> dict[str, Any]:
 
 def locate(reader: Reader, heap: Heap, address: int) -> dict[str, Any]:
     entry = heap.entry(address)
-    if entry < 0:
+    block = block_of(heap, address)
+    if block >= 0:
+        found = in_huge(heap, block, address)
+    elif entry < 0:
         found = elsewhere(reader, heap, address)
     elif heap.codes[entry] == heap.layout.code_guarded:
         found = in_guarded(heap, address)
     elif heap.codes[entry] >= heap.layout.code_huge_start:
-        found = in_huge(heap, entry, address)
+        found = {"kind": "Folio's address space", "state": "a huge object that is just being made"}
     elif heap.codes[entry] == heap.layout.code_large:
         found = in_large(heap, entry, address)
     else:
@@ -187,7 +199,7 @@ def locate(reader: Reader, heap: Heap, address: int) -> dict[str, Any]:
 def without_tag(heap: Heap, address: int) -> int | None:
     """Its lower bits, where it can be no address, and they are one of Folio's."""
     lower = address & (1 << USER_BITS) - 1
-    return lower if lower != address and heap.entry(lower) >= 0 else None
+    return lower if lower != address and (heap.entry(lower) >= 0 or block_of(heap, lower) >= 0) else None
 
 
 def sentence(found: dict[str, Any]) -> str:

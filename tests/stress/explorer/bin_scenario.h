@@ -120,6 +120,11 @@ class BinScenario {
   unsigned worst_taken_lost = 0, worst_unseen = 0;
 
  private:
+  [[noreturn]] static void fail(const char* what, unsigned folio) {
+    fprintf(stderr, "a scenario has %s: folio %u\n", what, folio);
+    abort();
+  }
+
   void make_shape() {
     if (shape_.empty()) return;
     const folio::BinInfo& info = folio::info_of(bin_);
@@ -134,6 +139,7 @@ class BinScenario {
     for (void* object : all) *static_cast<char*>(object) = 1;  // pages come ahead only where a program writes
     for (unsigned f = 0; f < shape_.size(); ++f) {
       const unsigned first = f * folio::kFolioObjects, last = std::min(first + folio::kFolioObjects, info.objects);
+      if (first + shape_[f] > last) fail("the shape of more than a chunk", f);
       left_.emplace_back(all.begin() + first, all.begin() + first + shape_[f]);
       for (unsigned i = first + shape_[f]; i < last; ++i) folio::give_objects(bin_, &all[i], 1, "explorer");
     }
@@ -166,9 +172,10 @@ class BinScenario {
 
   void** next_to_give(const Op& op) {
     const Ghost ghost;
-    void** const first = &left_[op.folio][next_given_[op.folio]];
+    const unsigned next = next_given_[op.folio];
     next_given_[op.folio] += op.count;
-    return first;
+    if (next_given_[op.folio] > left_[op.folio].size()) fail("gives of more than the shape left in a folio", op.folio);
+    return &left_[op.folio][next];
   }
 
   void run_op(const Op& op, Objects& own) {
@@ -202,13 +209,16 @@ class BinScenario {
         break;
       case Act::kCollapse:
         folio::visit_chunks(folio::process_store, bin_, [](folio::Descriptor& d) {
-          if (folio::is_dense(d)) folio::collapse_chunk(d);
+          folio::Descriptor* const chunk = &d;
+          if (folio::is_dense(d)) folio::collapse_together(&chunk, 1);
           return true;
         });
         break;
       case Act::kHuge:
         folio::visit_chunks(folio::process_store, bin_, [](folio::Descriptor& d) {
-          folio::make_huge(d);
+          d.set_backing(folio::Backing::kHugePurged);
+          folio::note_cluster_purged(d.chunk());
+          folio::touch_purged(d);
           return true;
         });
         break;

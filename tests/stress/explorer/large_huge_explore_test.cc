@@ -78,7 +78,7 @@ class ChunkScenario {
     for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {
       foreseen += static_cast<size_t>(__builtin_popcount(f->foreseen.load(order::relaxed)));
     }
-    constexpr size_t kMost = kForeseenMost / kChunkBytes;
+    constexpr size_t kMost = kForeseenMost / kClusterBytes;
     const bool exact = foreseen_large.has_room(kMost - foreseen) && !foreseen_large.has_room(kMost - foreseen + 1);
     return exact ? "" : "foreseen is off";
   }

@@ -19,7 +19,7 @@ constexpr size_t kGiB = size_t{1} << 30;
 
 class ChunkScenario {
  public:
-  enum class Where { kOneWindow, kTwoWindows, kField, kFieldOfTwo };
+  enum class Where { kOneWindow, kTwoWindows, kField, kFieldOfTwo, kCluster };
 
   explicit ChunkScenario(Where place = Where::kOneWindow) {
     begin_anew();
@@ -27,7 +27,7 @@ class ChunkScenario {
     if (place == Where::kField || place == Where::kFieldOfTwo) {
       prepare_field(place == Where::kField ? 1 : 2);
     } else {
-      place_chunks(place == Where::kTwoWindows ? kWindowChunks - 1 : 2);
+      place_chunks(place == Where::kTwoWindows ? kWindowChunks - 1 : place == Where::kCluster ? kClusterChunks : 2);
     }
     plan.reset = [this] { reset(); };
     plan.verdict = [this] { return verdict(); };
@@ -61,6 +61,16 @@ class ChunkScenario {
     void* some[kFolioObjects];
     if (take_objects(process_store, b, some, 1) != 1) abort();
     give_objects(b, some, 1, "explorer");
+  }
+  // A cluster of chunks of `bin`, free but for `left` objects, is a huge page.
+  void open_huge(unsigned left) {
+    open(bin, kClusterChunks, left, false);
+    visit_chunks(process_store, bin, [](Descriptor& d) {
+      note_cluster_huge(d.chunk());
+      d.set_backing(Backing::kHuge);
+      note_whole(d);
+      return true;
+    });
   }
   void expect_sound(const char* what) {
     visit_chunks_of_all([this](Descriptor& d) { entries_.push_back({d.first, index(d.bin)}); });
@@ -134,16 +144,19 @@ class ChunkScenario {
 
   // A region of which the next chunk has this number in its window, with some more behind it.
   void place_chunks(unsigned slot) {
-    constexpr unsigned kChunks = 6;
-    static char* const windows_of_it = static_cast<char*>(os::reserve(16 * kGiB, 8 * kGiB));
+    constexpr size_t kWindowBytes = kWindowChunks * kChunkBytes;
+    static char* const windows_of_it = static_cast<char*>(os::reserve(2 * kWindowBytes, kWindowBytes));
     if (windows_of_it == nullptr) abort();
     const uint64_t first = (reinterpret_cast<uintptr_t>(windows_of_it) >> kChunkShift) + slot;
-    world_.variable<uint64_t>("_ZN5folio13region_cursorE") = first << 32 | (first + kChunks);
+    const uint64_t left = kClusterChunks - slot % kClusterChunks, cluster = (first + left) / kClusterChunks;
+    world_.variable<uint64_t[2]>(World::kOpenClusters)[0] = first << 32 | left;
+    world_.variable<uint64_t>("_ZN5folio13region_cursorE") = cluster << 32 | (cluster + 4);
   }
 
   // A field with so many free chunks, side by side, and no address space beside it.
   void prepare_field(unsigned chunks) {
     world_.variable<uint64_t>("_ZN5folio13region_cursorE") = 0;
+    for (uint64_t& open : world_.variable<uint64_t[2]>(World::kOpenClusters)) open = 0;
     const size_t bytes = chunks * kChunkBytes;
     auto* const hole = static_cast<char*>(large_alloc(process_fields, bytes, kChunkBytes, false));
     Field* const field = large_place(hole).field;
@@ -251,6 +264,32 @@ TEST(ExploreRetire, AgainstTakeAndGive) {
   given.expect_sound("retire; give the last; take");
 }
 
+// All that is free is purged at once, and is huge again when it is touched; or a part breaks it.
+TEST(ExploreRetire, AClusterIsPurged) {
+  ChunkScenario taken(ChunkScenario::Where::kCluster);
+  taken.open_huge(0);
+  taken.plan.threads = {ChunkScenario::purge(), taken.take(taken.bin, 1, false)};
+  taken.expect_sound("purge of a cluster; take");
+  ChunkScenario twice(ChunkScenario::Where::kCluster);
+  twice.open_huge(0);
+  twice.plan.threads = {ChunkScenario::purge(), ChunkScenario::purge()};
+  twice.expect_sound("purge of a cluster; twice");
+  ChunkScenario given(ChunkScenario::Where::kCluster);
+  given.open_huge(1);
+  given.plan.threads = {ChunkScenario::both(given.give(0, 1), ChunkScenario::purge()), given.take(given.bin, 1, false)};
+  given.expect_sound("give the last, purge of a cluster; take");
+  ChunkScenario retired(ChunkScenario::Where::kCluster);
+  retired.open_huge(0);
+  retired.plan.threads = {ChunkScenario::purge(), ChunkScenario::retire()};
+  retired.expect_sound("purge of a cluster; retire");
+  ChunkScenario touched(ChunkScenario::Where::kCluster);
+  touched.open_huge(0);
+  ChunkScenario::purge()();
+  touched.plan.threads = {touched.take(touched.bin, 1, false), touched.take(touched.bin, 1, false),
+                          ChunkScenario::retire()};
+  touched.expect_sound("a purged cluster: take; take; retire");
+}
+
 // The next take of the other bin, which has a full chunk, inherits the first one's.
 TEST(ExploreRetire, Inherit) {
   const auto floor = options.dirty_floor;
@@ -288,7 +327,8 @@ TEST(ExploreRetire, InheritFromAField) {
     s.plan.threads = {s.take(s.other, 1), second(s)};
     s.expect_sound(what);
   };
-  explore_beside("inherit from a field; take of it", [](ChunkScenario& s) { return s.allocate_large(70); });
+  explore_beside("inherit from a field; take of it",
+                 [](ChunkScenario& s) { return s.allocate_large(kChunkBytes / kGranuleBytes + 4); });
   explore_beside("inherit from a field; purge of it", [](ChunkScenario& s) { return s.purge_large(); });
   explore_beside("inherit from a field; twice", [](ChunkScenario& s) { return s.take(s.other, 1); });
   explore_beside("inherit from a field; retire", [](ChunkScenario& s) { return s.retire(); });
@@ -342,7 +382,8 @@ TEST(ExploreRetire, ThePlaceIsOpenedAgain) {
 TEST(ExploreRetire, TheFieldTakesItBack) {
   ChunkScenario s(ChunkScenario::Where::kField);
   s.open(s.other, 1, 0);
-  s.plan.threads = {ChunkScenario::retire(), s.take(s.other, 1, false), s.allocate_large(70)};
+  s.plan.threads = {ChunkScenario::retire(), s.take(s.other, 1, false),
+                    s.allocate_large(kChunkBytes / kGranuleBytes + 4)};
   s.expect_sound("retire to a field; take; take of the field");
 }
 

@@ -82,7 +82,8 @@ TEST(ExploreSpace, Region) {
   begin_anew();
   World world;
   auto& cursor = world.variable<uint64_t>("_ZN5folio13region_cursorE");
-  while (cursor >> 32 != (cursor & 0xffffffffu)) acquire_chunk();
+  const auto& open = world.variable<uint64_t[2]>(World::kOpenClusters);
+  while (cursor >> 32 != (cursor & 0xffffffffu) || (open[0] & 0xffffffffu) != 0) acquire_chunk();
   world.save();
   const size_t before = region_bytes(), one = std::clamp(before, size_t{64} << 20, size_t{1} << 30);
   Machine machine;
@@ -91,7 +92,7 @@ TEST(ExploreSpace, Region) {
   for (unsigned i = 0; i < 3; ++i) plan.threads.push_back([&got, i] { got[i] = acquire_chunk(); });
   plan.reset = [&] {
     const size_t grown = region_bytes() - before;
-    if (grown != 0) os::unreserve(reinterpret_cast<char*>((cursor & 0xffffffffu) << kChunkShift) - grown, grown);
+    if (grown != 0) os::unreserve(reinterpret_cast<char*>((cursor & 0xffffffffu) << kClusterShift) - grown, grown);
     world.reset();
     for (char*& g : got) g = nullptr;
   };
@@ -137,7 +138,7 @@ TEST(ExploreSpace, Window) {
   World world;
   world.save();
   const void* const address = reinterpret_cast<void*>(uint64_t{0x123456} << kChunkShift);
-  Atomic<Window*>& entry = windows[reinterpret_cast<uintptr_t>(address) >> (kChunkShift + kWindowShift)];
+  Atomic<Window*>& entry = windows[window_number(address) % kWindows];
   Machine machine;
   Plan plan;
   Window* got[2];

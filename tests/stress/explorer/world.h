@@ -34,6 +34,7 @@ class World {
     saved_.clear();
     for (const auto& variable : variables_) keep(variable.second);
     cursor_ = cursor();
+    for (unsigned i = 0; i < 2; ++i) open_[i] = variable<uint64_t[2]>(kOpenClusters)[i];
     used_ = piece() == nullptr ? 0 : piece()->used;
     if (piece() != nullptr) keep({reinterpret_cast<char*>(piece()), used_});
   }
@@ -51,6 +52,8 @@ class World {
   T& variable(const std::string& mangled) const {
     return *reinterpret_cast<T*>(variables_.find(mangled)->second.start);
   }
+
+  static constexpr const char* kOpenClusters = "_ZN5folio13open_clustersE";
 
  private:
   static constexpr const char* kMetadataPiece = "_ZN5folio15metadata_piecesE";
@@ -84,12 +87,18 @@ class World {
     }
   }
 
-  // The chunk table's entries of chunks that were carved since save(), from the same region.
+  // The chunk table's entries of chunks that were handed out since save(): of the clusters that were open, and of those
+  // that were carved from the same region.
   void close_chunks() const {
+    for (const uint64_t rest : open_) close_entries(rest >> 32, (rest >> 32) + (rest & 0xffffffffu));
     const uint64_t now = cursor();
     if ((now & 0xffffffffu) != (cursor_ & 0xffffffffu)) return;
-    for (uint64_t chunk = cursor_ >> 32; chunk < now >> 32; ++chunk) {
-      if (folio::chunk_table[chunk] != 0) folio::chunk_table[chunk] = 0;  // else it may be readable only
+    close_entries((cursor_ >> 32) * folio::kClusterChunks, (now >> 32) * folio::kClusterChunks);
+  }
+  static void close_entries(uint64_t from, uint64_t to) {
+    for (uint64_t chunk = from; chunk < to; ++chunk) {
+      uint16_t& entry = folio::chunk_table[chunk % folio::kChunkTableEntries];
+      if (entry != 0) entry = 0;  // else it may be readable only
     }
   }
   uint64_t cursor() const { return variable<uint64_t>("_ZN5folio13region_cursorE"); }
@@ -140,6 +149,7 @@ class World {
   std::multimap<std::string, Area> variables_;
   std::vector<Saved> saved_;
   uint64_t cursor_ = 0;
+  uint64_t open_[2] = {};
   size_t used_ = 0;
 };
 

@@ -91,6 +91,30 @@ TEST_F(Validate, EachAddressThatIsNoObjectsStartIsTakenOut) {
   }
 }
 
+// The chunk table has one entry for an object's address and those a multiple of 16 TiB away, or with tags.
+TEST_F(Validate, WhatIsFoldedOntoAnObjectIsForeignAndTakenOut) {
+  for (const BinId bin : all_bins()) {
+    const unsigned most = info_of(bin).magazine_most;
+    for (const unsigned bit : {kTableBits, kTableBits + 1, 56u, 63u}) {
+      for (const unsigned i : {0u, most / 2, most - 1}) {
+        Magazine* const magazine = magazine_of(bin, most);
+        std::vector<void*> expected = sorted(magazine);
+        void* const object = magazine->top()[i];
+        const uintptr_t folded = reinterpret_cast<uintptr_t>(object) ^ uintptr_t { 1 } << bit;
+        ASSERT_EQ(chunk_code_unchecked(reinterpret_cast<void*>(folded)), chunk_code_unchecked(object));
+        magazine->top()[i] = reinterpret_cast<void*>(folded);
+        const std::string reported = validated(bin, magazine);
+        EXPECT_NE(reported.find("not an address of Folio's"), std::string::npos) << bit << ": " << reported;
+        EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
+        expected.erase(std::find(expected.begin(), expected.end(), object));
+        EXPECT_EQ(sorted(magazine), expected) << "bin " << index(bin);
+        bundle_drain(bin, magazine, "test");
+        give_objects(bin, &object, 1, "test");
+      }
+    }
+  }
+}
+
 // Of every address of a chunk, at distances that no size divides: what starts no object, and nothing else, is wrong.
 TEST_F(Validate, AChunksAddressesAreToldApartExactly) {
   for (const BinId bin : all_bins()) {

@@ -37,14 +37,17 @@ class Reader {
  public:
   uint8_t code(const void* address) const {
     const uintptr_t chunk = reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift;
-    const auto entry = copied<uint16_t>(layout_.chunk_table, chunk * layout_.chunk_entry_bytes);
+    const uintptr_t entries = uintptr_t{1} << (layout_.table_bits - layout_.chunk_shift);
+    const auto entry = copied<uint16_t>(layout_.chunk_table, chunk % entries * layout_.chunk_entry_bytes);
     const auto code = static_cast<uint8_t>(entry / layout_.chunk_entry_step);
     return code < layout_.code_watched ? code : static_cast<uint8_t>(code - layout_.code_watched);
   }
   // The descriptor of an address's chunk, or of its huge object.
   const char* descriptor(const void* address) const {
     const uintptr_t chunk = reinterpret_cast<uintptr_t>(address) >> layout_.chunk_shift;
-    const auto* window = copied<const char*>(layout_.windows, (chunk >> layout_.window_shift) * sizeof(void*));
+    const uintptr_t windows = uintptr_t{1} << (layout_.table_bits - layout_.chunk_shift - layout_.window_shift);
+    const auto* window =
+        copied<const char*>(layout_.windows, (chunk >> layout_.window_shift) % windows * sizeof(void*));
     const size_t slot = chunk & ((size_t{1} << layout_.window_shift) - 1);
     return window == nullptr ? nullptr
                              : copied<const char*>(window, layout_.window_descriptors_offset + slot * sizeof(void*));
@@ -154,7 +157,7 @@ TEST(Layout, NamesItself) {
   EXPECT_EQ(folio_layout.bytes, sizeof(Layout));
   EXPECT_EQ(folio_layout.bins, kBins);
   EXPECT_EQ(folio_layout.codes, kCodes);
-  EXPECT_EQ(folio_layout.address_bits, arch::kAddressBits);
+  EXPECT_EQ(folio_layout.table_bits, kTableBits);
 }
 
 TEST(Layout, LeadsFromEveryObjectToItsBin) {

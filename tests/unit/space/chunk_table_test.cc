@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "space/chunks.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -93,7 +94,7 @@ TEST(ChunkTable, WritableIsOnlyWhatHasEntries) {
   chunk_table_close();
   if (os::thread_total() != 1) GTEST_SKIP() << "an emulator's threads are seen: it stays open then";
   const size_t before = count();
-  EXPECT_LT(before, 20u) << "of 2048 or 4096";
+  EXPECT_LT(before, 20u) << "of 8192 or 16384";
   EXPECT_TRUE(chunk_table_open(address(kNowhere * 3), kChunkBytes));
   EXPECT_EQ(count(), before + 1);
   EXPECT_TRUE(chunk_table_open(address(kNowhere * 3), kWindowBytes));
@@ -122,6 +123,7 @@ TEST(ChunkTable, AWindowCoversItsChunks) {
     ASSERT_EQ(reinterpret_cast<uintptr_t>(chunk), kNowhere + i * kChunkBytes);
     ASSERT_EQ(window_slot(chunk), i);
     ASSERT_EQ(window_slot(chunk + kChunkBytes - 1), i);
+    ASSERT_EQ(cluster_state(chunk), &window->cluster[i / 8]) << "one for eight chunks";
   }
 }
 

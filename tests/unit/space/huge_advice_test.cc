@@ -38,7 +38,7 @@ class HugeAdvice : public ::testing::Test {
 };
 
 TEST_F(HugeAdvice, AnObjectThatMovesAsItGrowsGetsHugePages) {
-  constexpr size_t kBytes = 12 * kChunkBytes;
+  constexpr size_t kBytes = 12 * kClusterBytes;
   options.dirty_floor = 64;
   const auto grown = [] {
     HugeBlock* const small = huge_alloc(kBytes, 1);
@@ -83,7 +83,7 @@ TEST_F(HugeAdvice, AnObjectThatMovesAsItGrowsGetsHugePages) {
 }
 
 TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePages) {
-  constexpr size_t kBytes = 12 * kChunkBytes;
+  constexpr size_t kBytes = 12 * kClusterBytes;
   options.dirty_floor = 1024;
   if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
   bool slow = false;  // a page that was timed: the advice is taken back
@@ -104,7 +104,7 @@ TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePages) {
   EXPECT_EQ(block->foreseen, block->advised ? 13u : 0u) << "it has grown in place";
   huge_free(block);
   EXPECT_EQ(block->foreseen, block->advised ? 13u : 0u) << "its pages are there still";
-  EXPECT_EQ(huge_purge(true, 4 * kChunkBytes), 4 * kChunkBytes);
+  EXPECT_EQ(huge_purge(true, 4 * kClusterBytes), 4 * kClusterBytes);
   EXPECT_EQ(block->foreseen, block->advised ? 9u : 0u);
   EXPECT_TRUE(block->advised || slow) << "for the next one";
   EXPECT_EQ(make(kBytes, true), block);
@@ -127,7 +127,7 @@ TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePages) {
 }
 
 TEST_F(HugeAdvice, SuchObjectsAreFew) {
-  constexpr size_t kBytes = 12 * kChunkBytes;
+  constexpr size_t kBytes = 12 * kClusterBytes;
   options.dirty_floor = 1024;
   if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
   bool slow = false;  // as above
@@ -152,7 +152,7 @@ TEST_F(HugeAdvice, SuchObjectsAreFew) {
   huge_free(more);
   huge_free(other);
   give_all_back();
-  HugeBlock* const larger = make(kForeseenMost + kChunkBytes);
+  HugeBlock* const larger = make(kForeseenMost + kClusterBytes);
   EXPECT_FALSE(larger->advised);
   huge_free(larger);
   give_all_back();
@@ -164,29 +164,29 @@ TEST_F(HugeAdvice, SuchObjectsAreFew) {
 TEST_F(HugeAdvice, WhatGrowsInPlaceCounts) {
   options.dirty_floor = 1024;
   if (!os::huge_pages_come()) GTEST_SKIP() << "the system has no huge pages";
-  constexpr size_t kChunks = kForeseenMost / kChunkBytes;
+  constexpr size_t kClusters = kForeseenMost / kClusterBytes;
   note_huge_page(100, true);
-  HugeBlock* const block = huge_alloc(kForeseenMost / 2 + kChunkBytes, 1);
+  HugeBlock* const block = huge_alloc(kForeseenMost / 2 + kClusterBytes, 1);
   huge_foresee(block, false);
   if (!block->advised) GTEST_SKIP() << "huge pages are slow";
   EXPECT_TRUE(huge_resize(block, kForeseenMost));
   EXPECT_TRUE(block->advised);
   EXPECT_FALSE(foreseen_huge.has_room(1));
   EXPECT_FALSE(foreseen_huge.add(1));
-  EXPECT_TRUE(huge_resize(block, 9 * kChunkBytes));
+  EXPECT_TRUE(huge_resize(block, 9 * kClusterBytes));
   EXPECT_EQ(block->foreseen, 9u) << "what was beyond is given back";
-  ASSERT_TRUE(foreseen_huge.add(kChunks - 9));
-  EXPECT_TRUE(huge_resize(block, 10 * kChunkBytes));
+  ASSERT_TRUE(foreseen_huge.add(kClusters - 9));
+  EXPECT_TRUE(huge_resize(block, 10 * kClusterBytes));
   EXPECT_FALSE(block->advised) << "no room for more";
   EXPECT_EQ(block->foreseen, 9u);
-  foreseen_huge.note(9 - static_cast<int64_t>(kChunks));
+  foreseen_huge.note(9 - static_cast<int64_t>(kClusters));
   huge_free(block);
   give_all_back();
-  EXPECT_TRUE(foreseen_huge.has_room(kChunks)) << "nothing is left of it";
+  EXPECT_TRUE(foreseen_huge.has_room(kClusters)) << "nothing is left of it";
 }
 
-// Half of their last chunk, and a quarter.
-constexpr size_t kLarger = 15 * kChunkBytes + kMiB, kSmaller = 9 * kChunkBytes + kMiB / 2;
+// Half of their last cluster, and a quarter.
+constexpr size_t kLarger = 15 * kClusterBytes + kMiB, kSmaller = 9 * kClusterBytes + kMiB / 2;
 
 // A limit counts objects to the page.
 TEST_F(HugeAdvice, NothingBeyondAnObjectWhereALimitIsSet) {
@@ -215,18 +215,18 @@ TEST_F(HugeAdvice, NoHugePageIsSplitForASmallerObject) {
   EXPECT_EQ(block->committed_bytes, kLarger);
   huge_foresee(block, false);
   if (!block->advised) GTEST_SKIP() << "huge pages are slow";
-  EXPECT_EQ(block->committed_bytes, 16 * kChunkBytes) << "so that the last chunk may be huge";
+  EXPECT_EQ(block->committed_bytes, 16 * kClusterBytes) << "so that the last cluster may be huge";
   fill(block, 1);
   huge_free(block);
-  EXPECT_EQ(block->touched_bytes, 16 * kChunkBytes);
+  EXPECT_EQ(block->touched_bytes, 16 * kClusterBytes);
   EXPECT_EQ(huge_alloc(kSmaller, 1), block);
-  EXPECT_EQ(block->touched_bytes, 10 * kChunkBytes);
-  EXPECT_EQ(resident_pages(block->base, 16 * kChunkBytes), 10 * kChunkBytes / page);
+  EXPECT_EQ(block->touched_bytes, 10 * kClusterBytes);
+  EXPECT_EQ(resident_pages(block->base, 16 * kClusterBytes), 10 * kClusterBytes / page);
   huge_free(block);
   give_all_back();
   HugeBlock* const little = huge_alloc(kSmaller, 1);
   huge_foresee(little, false);
-  EXPECT_EQ(little->committed_bytes, kSmaller) << "less than half of the last chunk";
+  EXPECT_EQ(little->committed_bytes, kSmaller) << "less than half of the last cluster";
   huge_free(little);
   give_all_back();
   HugeBlock* const plain = huge_alloc(kLarger, 1);
@@ -242,7 +242,7 @@ TEST_F(HugeAdvice, NoHugePageIsSplitForASmallerObject) {
 
 // It may be registered with a userfaultfd, which need not answer.
 TEST_F(HugeAdvice, ABlockThatTheProgramHadIsNotTouched) {
-  constexpr size_t kBytes = 12 * kChunkBytes;
+  constexpr size_t kBytes = 12 * kClusterBytes;
   options.dirty_floor = 1024;
   HugeBlock* const block = huge_alloc(kBytes, 1);
   fill(block, 1);

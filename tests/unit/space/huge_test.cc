@@ -56,7 +56,7 @@ TEST_F(Huge, WholePagesZeroedAndFoundByEveryAddress) {
   for (const size_t size : {size_t{1}, kMiB + 1, 2 * kMiB, 2 * kMiB + 1, 5 * kMiB, 64 * kMiB - 3}) {
     HugeBlock* const block = huge_alloc(size, 1);
     ASSERT_NE(block, nullptr);
-    EXPECT_TRUE(aligned_to(block->base, kChunkBytes));
+    EXPECT_TRUE(aligned_to(block->base, kClusterBytes));
     EXPECT_EQ(block->usable_bytes, usable(size));
     EXPECT_GE(block->reserved_bytes, block->usable_bytes);
     EXPECT_TRUE(is_power_of_two(block->reserved_bytes));
@@ -97,7 +97,7 @@ TEST_F(Huge, WaitsForTheNextOfItsPowerOfTwo) {
   HugeBlock* const large = huge_alloc(5 * kMiB, 1);
   huge_free(small);
   huge_free(large);
-  EXPECT_EQ(huge_alloc(4 * kMiB, kChunkBytes), small);
+  EXPECT_EQ(huge_alloc(4 * kMiB, kClusterBytes), small);
   EXPECT_EQ(huge_alloc(8 * kMiB, 1), large);
   EXPECT_TRUE(live(small));
   EXPECT_EQ(huge_live_bytes(), live_ + 12 * kMiB);
@@ -257,14 +257,14 @@ TEST_F(Huge, WhatCannotBePurgedIsUnmapped) {
   EXPECT_EQ(huge_reserved_bytes(), reserved_);
 }
 
-TEST_F(Huge, AlignmentBeyondAChunkAndItsSpaceGoesWhenFreed) {
-  for (size_t alignment = 2 * kChunkBytes; alignment <= (size_t{1} << 34); alignment *= 4) {
+TEST_F(Huge, AlignmentBeyondAClusterAndItsSpaceGoesWhenFreed) {
+  for (size_t alignment = 2 * kClusterBytes; alignment <= (size_t{1} << 34); alignment *= 4) {
     HugeBlock* const block = huge_alloc(kMiB, alignment);
     ASSERT_NE(block, nullptr) << alignment;
     char* const base = block->base;
     EXPECT_TRUE(aligned_to(base, alignment));
     memset(base, 1, kMiB);
-    EXPECT_EQ(huge_reserved_bytes(), reserved_ + kChunkBytes);
+    EXPECT_EQ(huge_reserved_bytes(), reserved_ + kClusterBytes);
     EXPECT_TRUE(huge_free(block));
     EXPECT_EQ(huge_reserved_bytes(), reserved_);
     EXPECT_EQ(chunk_code(base), kCodeNone);
@@ -386,14 +386,15 @@ TEST_F(Huge, WithoutMemoryNothingChanges) {
 // 16 TiB took 71 ms to enter in the table, which kept 100 MiB for it.
 TEST_F(Huge, OfAGiantOnlyTheFirstChunksAreEntered) {
   if (kEmulated) GTEST_SKIP() << "an emulator keeps a table of every page of it";
-  constexpr size_t kTiB = size_t{1} << 40, kGiB = size_t{1} << 30;
+  constexpr size_t kTiB = size_t{1} << 40, kGiB = size_t{1} << 30, kEntered = kHugeEntered * kChunkBytes;
+  static_assert(kEntered == kGiB);
   const size_t metadata = metadata_bytes();
   HugeBlock* const block = huge_alloc(16 * kTiB, 1);
   if (block == nullptr) GTEST_SKIP() << "no such address space here";
   EXPECT_LE(metadata_bytes(), metadata + 3 * sizeof(Window)) << "two windows, and a descriptor";
   char* const base = block->base;
-  EXPECT_EQ(huge_at(base + 8 * kGiB - 1), block);
-  for (const size_t at : {8 * kGiB, 100 * kGiB, 16 * kTiB - 1}) {
+  EXPECT_EQ(huge_at(base + kEntered - 1), block);
+  for (const size_t at : {kEntered, 8 * kGiB, 100 * kGiB, 16 * kTiB - 1}) {
     EXPECT_EQ(chunk_code(base + at), kCodeNone);
     EXPECT_EQ(huge_beyond(base + at), block) << at;
   }

@@ -1,6 +1,7 @@
-// Which large objects bring huge pages, and what becomes of the rest of their chunks.
+// Which large objects bring huge pages, and what becomes of the rest of their clusters.
 #include "space/large_huge.h"
 
+#include "space/chunks.h"
 #include "space/huge_pace.h"
 #include "space/room.h"
 #include "unit/space/large_objects.h"
@@ -9,11 +10,11 @@ namespace {
 
 bool is_advised(const char* address) {
   const Field& f = *large_place(address).field;
-  return (f.advised.load(order::relaxed) >> (address - f.base) / kChunkBytes & 1) != 0;  // relaxed: quiet
+  return (f.advised.load(order::relaxed) >> (address - f.base) / kClusterBytes & 1) != 0;  // relaxed: quiet
 }
-size_t resident_in_chunk(const void* object) { return resident_bytes(chunk_start(object), kChunkBytes); }
+size_t resident_in_cluster(const char* object) { return resident_bytes(cluster_start(object), kClusterBytes); }
 
-unsigned advised_chunks() {
+unsigned advised_clusters() {
   unsigned sum = 0;
   for (Field* f = first_field(process_fields); f != nullptr; f = next_field(*f)) {
     sum += static_cast<unsigned>(__builtin_popcount(f->advised.load(order::relaxed)));  // relaxed: quiet
@@ -31,28 +32,28 @@ class LargeHuge : public Large {
   ~LargeHuge() override {
     page_counts.huge_live.sub(8 * kMiB);
     large_purge(process_fields, true, kNoLimit);
-    EXPECT_EQ(advised_chunks(), 0u);
+    EXPECT_EQ(advised_clusters(), 0u);
     for (unsigned i = 0; i < 2; ++i) large_age(process_fields);  // so that the next test's may come
   }
 };
 
-TEST_F(LargeHuge, WhatNeedNotBeZeroBringsItsChunkAndLeavesTheRestToOthers) {
+TEST_F(LargeHuge, WhatNeedNotBeZeroBringsItsClusterAndLeavesTheRestToOthers) {
   char* const object = alloc(600 * kKiB);
   ASSERT_TRUE(is_advised(object));
-  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(kChunkBytes));
-  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(kChunkBytes - round_up(600 * kKiB + kLineOffsetMost, step)));
+  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(kClusterBytes));
+  EXPECT_EQ(delta_.dirty(), static_cast<int64_t>(kClusterBytes - round_up(600 * kKiB + kLineOffsetMost, step)));
   object[0] = 1;
-  EXPECT_EQ(resident_in_chunk(object), kChunkBytes);
+  EXPECT_EQ(resident_in_cluster(object), kClusterBytes);
   char* const other = alloc(40 * kKiB);
-  EXPECT_EQ(chunk_start(other), chunk_start(object)) << "whose pages are there";
-  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(kChunkBytes));
+  EXPECT_EQ(cluster_start(other), cluster_start(object)) << "whose pages are there";
+  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(kClusterBytes));
   expect_exact_accounts();
   free_all({object, other});
 }
 
 TEST_F(LargeHuge, ZeroesAreThoseOfTheKernelOrMade) {
   char* const object = alloc(600 * kKiB);
-  memset(chunk_start(object), 7, offset_of(object));
+  memset(cluster_start(object), 7, offset_of(object));
   memset(object, 7, usable(object));
   free_all({object});
   char* const zeroed = alloc(600 * kKiB, 1, true);
@@ -68,22 +69,22 @@ TEST_F(LargeHuge, NotForZeroesNorSmallerOnesNorWhereItIsRefused) {
   memory_room.tight.set(true);
   objects.push_back(alloc(3 * kMiB));
   memory_room.tight.set(false);
-  EXPECT_EQ(advised_chunks(), 0u);
+  EXPECT_EQ(advised_clusters(), 0u);
   free_all(objects);
 }
 
 TEST_F(LargeHuge, NotInASmallProcess) {
   page_counts.huge_live.sub(8 * kMiB);
   std::vector<char*> objects = {alloc(3 * kMiB)};
-  EXPECT_EQ(advised_chunks(), 0u);
+  EXPECT_EQ(advised_clusters(), 0u);
   objects.push_back(alloc(6 * kMiB));
-  EXPECT_NE(advised_chunks(), 0u) << "with it, there are 9 MiB";
+  EXPECT_NE(advised_clusters(), 0u) << "with it, there are 9 MiB";
   page_counts.huge_live.add(8 * kMiB);
   free_all(objects);
 }
 
 TEST_F(LargeHuge, WhatIsRefusedLeavesNoAdvice) {
-  constexpr unsigned kMost = kForeseenMost / kChunkBytes;
+  constexpr unsigned kMost = kForeseenMost / kClusterBytes;
   char* const object = alloc(kMiB, 1, true);
   memory_room.most_large.set(held_bytes() + static_cast<int64_t>(3 * kMiB));
   for (unsigned i = 0; i < 3; ++i) {
@@ -91,7 +92,7 @@ TEST_F(LargeHuge, WhatIsRefusedLeavesNoAdvice) {
     EXPECT_FALSE(large_resize(object, 8 * kMiB));
   }
   memory_room.most_large.set(MemoryRoom::kUnlimited);
-  EXPECT_EQ(advised_chunks(), 0u);
+  EXPECT_EQ(advised_clusters(), 0u);
   EXPECT_TRUE(foreseen_large.has_room(kMost));
   expect_exact_accounts();
   free_all({object});
@@ -100,32 +101,32 @@ TEST_F(LargeHuge, WhatIsRefusedLeavesNoAdvice) {
 TEST_F(LargeHuge, NotWhereSomethingElseIsOrWas) {
   char* const first = alloc(200 * kKiB);
   char* const second = alloc(600 * kKiB);
-  ASSERT_EQ(chunk_start(first), chunk_start(second));
+  ASSERT_EQ(cluster_start(first), cluster_start(second));
   EXPECT_FALSE(is_advised(second)) << "beside another object";
   memset(first, 1, 200 * kKiB);
   free_all({first, second});
   char* const third = alloc(900 * kKiB);
-  ASSERT_EQ(chunk_start(first), chunk_start(third));
+  ASSERT_EQ(cluster_start(first), cluster_start(third));
   EXPECT_FALSE(is_advised(third)) << "of which pages are there";
   free_all({third});
 }
 
-TEST_F(LargeHuge, EachChunkThatAnObjectTouches) {
+TEST_F(LargeHuge, EachClusterThatAnObjectTouches) {
   char* const object = alloc(5 * kMiB);
-  EXPECT_EQ(advised_chunks(), 3u);
+  EXPECT_EQ(advised_clusters(), 3u);
   memset(object, 1, 5 * kMiB);
-  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(3 * kChunkBytes));
-  EXPECT_EQ(resident_in_fields(), 3 * kChunkBytes);
+  EXPECT_EQ(delta_.resident(), static_cast<int64_t>(3 * kClusterBytes));
+  EXPECT_EQ(resident_in_fields(), 3 * kClusterBytes);
   free_all({object});
 }
 
-TEST_F(LargeHuge, AnObjectThatGrowsBringsTheNextChunk) {
+TEST_F(LargeHuge, AnObjectThatGrowsBringsTheNextCluster) {
   char* const object = alloc(kMiB);
-  EXPECT_EQ(advised_chunks(), 1u);
+  EXPECT_EQ(advised_clusters(), 1u);
   ASSERT_TRUE(large_resize(object, 3 * kMiB));
-  EXPECT_EQ(advised_chunks(), 2u);
+  EXPECT_EQ(advised_clusters(), 2u);
   memset(object, 1, 3 * kMiB);
-  EXPECT_EQ(resident_in_fields(), 2 * kChunkBytes);
+  EXPECT_EQ(resident_in_fields(), 2 * kClusterBytes);
   expect_exact_accounts();
   free_all({object});
 }
@@ -135,13 +136,13 @@ TEST_F(LargeHuge, APurgeOfAPartTakesTheAdviceBackAndTheNextObjectBringsItAgain) 
     char* const object = alloc(600 * kKiB);
     ASSERT_TRUE(is_advised(object)) << turn;
     object[0] = 1;
-    if (turn != 0 && resident_in_chunk(object) == page) {
+    if (turn != 0 && resident_in_cluster(object) == page) {
       free_all({object});
       GTEST_SKIP() << "before Linux 6.14 the table of small pages stays";
     }
     large_purge(process_fields, true, kNoLimit);
     EXPECT_FALSE(is_advised(object));
-    EXPECT_EQ(resident_in_chunk(object), round_up(600 * kKiB + kLineOffsetMost, step));
+    EXPECT_EQ(resident_in_cluster(object), round_up(600 * kKiB + kLineOffsetMost, step));
     expect_exact_accounts();
     free_all({object});
     large_purge(process_fields, true, kNoLimit);
@@ -151,13 +152,13 @@ TEST_F(LargeHuge, APurgeOfAPartTakesTheAdviceBackAndTheNextObjectBringsItAgain) 
 }
 
 TEST_F(LargeHuge, NoMoreThanSoManyAreForeseen) {
-  constexpr unsigned kMost = kForeseenMost / kChunkBytes;
+  constexpr unsigned kMost = kForeseenMost / kClusterBytes;
   std::vector<char*> objects;
   for (unsigned i = 0; i < kMost + 8; ++i) {
     for (unsigned n = 0; n < 8; ++n) note_huge_page(100, true);
-    objects.push_back(alloc(kChunkBytes - kLineOffsetMost));
+    objects.push_back(alloc(kClusterBytes - kLineOffsetMost));
   }
-  EXPECT_EQ(advised_chunks(), kMost);
+  EXPECT_EQ(advised_clusters(), kMost);
   EXPECT_FALSE(foreseen_large.has_room(1));
   expect_exact_accounts();
   free_all(objects);
@@ -165,25 +166,25 @@ TEST_F(LargeHuge, NoMoreThanSoManyAreForeseen) {
   EXPECT_TRUE(foreseen_large.has_room(kMost));
 }
 
-// One object in each chunk lives on, of which a byte is written: these chunks count as long as it does.
+// One object in each cluster lives on, of which a byte is written: these clusters count as long as it does.
 TEST_F(LargeHuge, SparseObjectsThatStayLoseNoMoreThanThat) {
   std::vector<char*> objects;
   for (unsigned i = 0; i < 100; ++i) {
     for (unsigned n = 0; n < 8; ++n) note_huge_page(100, true);
-    objects.push_back(alloc(1200 * kKiB, kChunkBytes));
+    objects.push_back(alloc(1200 * kKiB, kClusterBytes));
     *objects.back() = 1;
     if (i % 10 == 0) large_purge(process_fields, true, kNoLimit);
   }
   large_purge(process_fields, true, kNoLimit);
-  EXPECT_EQ(advised_chunks(), 0u);
+  EXPECT_EQ(advised_clusters(), 0u);
   EXPECT_LE(resident_in_fields(), kForeseenMost + 100 * page);
   EXPECT_FALSE(foreseen_large.has_room(1));
   free_all(objects);
   large_purge(process_fields, true, kNoLimit);
-  EXPECT_TRUE(foreseen_large.has_room(kForeseenMost / kChunkBytes));
+  EXPECT_TRUE(foreseen_large.has_room(kForeseenMost / kClusterBytes));
 }
 
-TEST_F(LargeHuge, AChunkThatWasJustPurgedWaits) {
+TEST_F(LargeHuge, AClusterThatWasJustPurgedWaits) {
   char* const object = alloc(600 * kKiB);
   ASSERT_TRUE(is_advised(object));
   object[0] = 1;
@@ -191,7 +192,7 @@ TEST_F(LargeHuge, AChunkThatWasJustPurgedWaits) {
   large_purge(process_fields, true, kNoLimit);
   for (unsigned i = 0; i < 2; ++i, large_age(process_fields)) {
     char* const soon = alloc(600 * kKiB);
-    EXPECT_EQ(chunk_start(soon), chunk_start(object));
+    EXPECT_EQ(cluster_start(soon), cluster_start(object));
     EXPECT_FALSE(is_advised(soon)) << i;
     free_all({soon});
     large_purge(process_fields, true, kNoLimit);
@@ -201,7 +202,7 @@ TEST_F(LargeHuge, AChunkThatWasJustPurgedWaits) {
   free_all({later});
 }
 
-// As in a program that has used all chunks once.
+// As in a program that has used all clusters once.
 TEST_F(LargeHuge, AHugePageIsTriedWhereNoneIsTrusted) {
   note_huge_page(100'000, true);  // a slow one: a pause
   char* const none = alloc(600 * kKiB);
@@ -210,11 +211,11 @@ TEST_F(LargeHuge, AHugePageIsTriedWhereNoneIsTrusted) {
   while (trust_huge_pages()) {
   }
   char* const object = alloc(3 * kMiB);
-  if (huge_pages_due()) EXPECT_TRUE(is_advised(object + kChunkBytes));
+  if (huge_pages_due()) EXPECT_TRUE(is_advised(object + kClusterBytes));
   free_all({none, object});
 }
 
-TEST_F(LargeHuge, ThreadsThatMeetInAChunkKeepTheirObjects) {
+TEST_F(LargeHuge, ThreadsThatMeetInAClusterKeepTheirObjects) {
   std::atomic<unsigned> wrong{0};
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t) {

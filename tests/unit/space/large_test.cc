@@ -48,8 +48,8 @@ TEST_F(Large, ObjectsStartAtManyCacheLines) {
   free_all(objects);
 }
 
-TEST_F(Large, AlignedToAsMuchAsAChunk) {
-  for (size_t alignment = 1; alignment <= kChunkBytes; alignment *= 2) {
+TEST_F(Large, AlignedToAsMuchAsACluster) {
+  for (size_t alignment = 1; alignment <= kClusterBytes; alignment *= 2) {
     std::vector<char*> objects;
     for (const size_t size : {size_t{0}, size_t{1}, 40 * kKiB, 300 * kKiB, 3 * kMiB, kLargeMost}) {
       objects.push_back(alloc(size, alignment));
@@ -409,7 +409,7 @@ TEST_F(Large, WithoutMemoryForItsDescriptorAFieldGoesBack) {
     }
     while (metadata_alloc(64) != nullptr) {
     }
-    if (!limit_address_space(kLargeMost + 2 * kChunkBytes + 128 * kKiB)) return kCannot;
+    if (!limit_address_space(kLargeMost + 2 * kClusterBytes + 128 * kKiB)) return kCannot;
     const uint64_t reserved = large_stats(process_fields).reserved;
     size_t mapped = 0;
     for (unsigned i = 0; i < 50; ++i) {
@@ -431,7 +431,7 @@ TEST_F(Large, AChunkThatIsLentIsZeroAndNoLongerTheFields) {
     const std::vector<char*> o = row({10, 300, 10});
     const uint64_t reserved = large_stats(process_fields).reserved;
     EXPECT_TRUE(large_free(o[1]));
-    for (unsigned i = 0; i < 3; ++i) {
+    for (unsigned i = 0; i < 3 * kClusterChunks; ++i) {
       char* const chunk = lend_chunk();
       EXPECT_TRUE(chunk != nullptr && aligned_to(chunk, kChunkBytes));
       EXPECT_TRUE(os::commit(chunk, kChunkBytes));

@@ -29,7 +29,7 @@ TEST(Room, HeldIsPagesHugeObjectsAndMetadata) {
   const SavedOptions saved;
   options.dirty_floor = 1000;
   const int64_t before = held_bytes();
-  HugeBlock* const block = huge_alloc(20 * kMiB, kChunkBytes);
+  HugeBlock* const block = huge_alloc(20 * kMiB, kClusterBytes);
   ASSERT_NE(block, nullptr);
   EXPECT_GE(held_bytes(), before + static_cast<int64_t>(20 * kMiB));
   huge_free(block);
@@ -57,16 +57,16 @@ TEST(Room, LargeObjectsGetNoNewPagesButThoseThatAreThere) {
 }
 
 TEST(Room, HugeObjectsGetNoNewPagesButThoseThatAreThere) {
-  HugeBlock* const block = huge_alloc(20 * kMiB, kChunkBytes);
+  HugeBlock* const block = huge_alloc(20 * kMiB, kClusterBytes);
   ASSERT_NE(block, nullptr);
   {
     const NoRoom no_room(8 * kMiB);
-    EXPECT_EQ(huge_alloc(20 * kMiB, kChunkBytes), nullptr);
+    EXPECT_EQ(huge_alloc(20 * kMiB, kClusterBytes), nullptr);
     EXPECT_FALSE(huge_resize(block, 30 * kMiB));
     EXPECT_TRUE(huge_resize(block, 26 * kMiB));
     EXPECT_TRUE(huge_resize(block, 20 * kMiB));
     huge_free(block);
-    HugeBlock* const again = huge_alloc(20 * kMiB, kChunkBytes);
+    HugeBlock* const again = huge_alloc(20 * kMiB, kClusterBytes);
     EXPECT_EQ(again, block);
     HugeBlock* const moved = huge_move(again, 24 * kMiB);  // needs 4 MiB more, not 24
     ASSERT_NE(moved, nullptr);

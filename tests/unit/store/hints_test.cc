@@ -101,13 +101,13 @@ TEST_F(Hints, TheLowestRaisedFolioIsFound) {
   Descriptor& d = open(7, small_);
   const unsigned last = d.info().folios - 1u;
   for (const Fullness fullness : {kNearlyFull, kPartlyFull}) {
-    for (const unsigned folio : {last, 700u, 64u, 63u, 3u}) {
+    for (const unsigned folio : {last, 400u, 64u, 63u, 3u}) {
       raise_folio(d, folio, fullness);
       EXPECT_EQ(find_folio(d, fullness), static_cast<int>(folio));
     }
     EXPECT_TRUE(raised(d, fullness)) << "raising a folio's raises the chunk's";
     // All of them were empty in truth: lowering sticks.
-    for (const unsigned folio : {3u, 63u, 64u, 700u, last}) {
+    for (const unsigned folio : {3u, 63u, 64u, 400u, last}) {
       EXPECT_EQ(find_folio(d, fullness), static_cast<int>(folio));
       lower_folio(d, folio, fullness);
     }

@@ -57,15 +57,15 @@ void give(BinId bin, std::vector<void*>& objects) {
 // As many objects as make about three chunks, or half a chunk of the smallest.
 unsigned several(BinId bin) { return std::max(20u, std::min(3 * info_of(bin).objects, rounds(20000))); }
 
-// Of which no page is resident that no object is on. A bin whose fifth chunk has come, maybe in an earlier test of the
-// process, has huge pages, and their colour is resident too.
+// Of which no page is resident that no object is on. A bin of several full chunks in a large heap, maybe in an earlier
+// test of the process, has huge pages, and their colour is resident too.
 std::vector<BinId> bins_of_small_pages() {
   std::vector<BinId> bins;
   for (const BinId bin : all_bins()) {
     bool huge = false;
     visit_chunks(process_store, bin, [&](Descriptor& d) {
       const Backing backing = d.backing();
-      huge = backing == Backing::kHugeWanted || backing == Backing::kHugePurged || backing == Backing::kHuge;
+      huge = backing == Backing::kHugePurged || backing == Backing::kHuge;
       return !huge;
     });
     if (!huge) bins.push_back(bin);
@@ -76,6 +76,7 @@ std::vector<BinId> bins_of_small_pages() {
 // The page accounts by counting every bit of every chunk.
 struct Recount {
   int64_t resident = 0, dirty = 0;
+  int64_t outside = 0;  // of resident: no objects can be there; from a huge page, or from whom the chunk was inherited
   Recount() {
     for (const BinId bin : all_bins()) {
       visit_chunks(process_store, bin, [&](Descriptor& d) {
@@ -89,8 +90,10 @@ struct Recount {
     for (unsigned i = 0; i < ChunkPages(d).count(); ++i) {
       if ((d.resident(i / 64).load(order::relaxed) >> i % 64 & 1) == 0) continue;
       const Pages in_use = ChunkPages(d).in_use();
+      const bool inside = i >= in_use.first && i < in_use.end;
       resident += page;
-      if (i >= in_use.first && i < in_use.end && is_free(d, i)) dirty += page;
+      if (!inside) outside += page;
+      if (inside && is_free(d, i)) dirty += page;
     }
   }
 };
@@ -201,9 +204,11 @@ TEST_P(Purge, TakingClearsTheMark) {
     give(bin, objects);
     age_bins(process_store);
     objects = take_filled(bin, n);
+    const std::vector<void*> used = objects;
     give(bin, objects);
-    EXPECT_EQ(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), 0u)
-        << "used since it was marked; bin " << index(bin);
+    purge_bins(process_store, PurgeWhich::kAged, kNoLimit);  // of what came ahead at most
+    const bool all = std::all_of(used.begin(), used.end(), [](const void* object) { return filled(object); });
+    EXPECT_TRUE(all) << "used since it was marked; bin " << index(bin);
     age_bins(process_store);
     EXPECT_GT(purge_bins(process_store, PurgeWhich::kAged, kNoLimit), 0u) << "bin " << index(bin);
   }
@@ -221,7 +226,7 @@ TEST_P(Purge, GoesInStepsOfAboutWhatIsAsked) {
   unsigned steps = 0;
   size_t purged = 0, step = 0;
   while ((step = purge_bins(process_store, PurgeWhich::kAll, kMiB)) != 0) {
-    EXPECT_LE(step, kMiB + kPurgeRunBytes + 2 * kMiB) << "a run or a folio more than asked";
+    EXPECT_LE(step, kMiB + kPurgeRunBytes + kClusterBytes) << "a run or a folio more than asked";
     purged += step;
     ++steps;
     expect_exact_accounts();
@@ -270,11 +275,11 @@ TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
   }
   EXPECT_GE(aged_chunks(some), kChunksOfEach * some.size());
   // The second visit takes what has aged, in steps of bytes.
-  step = {PurgeWhich::kAged, kMiB, kChunkShift, ~0u, false};
+  step = {PurgeWhich::kAged, kChunkBytes / 2, kChunkShift, ~0u, false};
   unsigned steps = 0;
   for (complete = false; !complete; ++steps) {
     const PurgeStepDone done = purge_bins_step(process_store, round, step);
-    EXPECT_LE(done.purged, 4 * kMiB);
+    EXPECT_LE(done.purged, 2 * kChunkBytes);
     complete = done.complete;
   }
   EXPECT_GE(steps, kChunksOfEach * some.size() / 2);
@@ -385,7 +390,7 @@ TEST_P(Purge, RandomUseKeepsTheAccountsExact) {
     ASSERT_TRUE(check_bin(process_store, bin)) << index(bin);
     give(bin, held[index(bin)]);
   }
-  EXPECT_EQ(delta_.dirty(), delta_.resident());
+  EXPECT_EQ(delta_.dirty() + Recount().outside, delta_.resident());
 }
 
 TEST_P(Purge, ThreadsUseWhatAnotherPurges) {

@@ -1,4 +1,4 @@
-#include "store/advised_runs.h"
+#include "space/advised_runs.h"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@ namespace {
 
 class AdvisedRunsTest : public ::testing::Test {
  protected:
-  static constexpr unsigned kChunks = 16;
-  static constexpr size_t kBytes = kChunks * kChunkBytes;
+  static constexpr unsigned kClusters = 16;
+  static constexpr size_t kBytes = kClusters * kClusterBytes;
 
   void SetUp() override {
     ASSERT_NE(start_, nullptr);
@@ -25,20 +25,21 @@ class AdvisedRunsTest : public ::testing::Test {
   }
   void TearDown() override { os::unreserve(start_, kBytes); }
 
-  char* chunk(unsigned i) const { return start_ + i * kChunkBytes; }
+  char* cluster(unsigned i) const { return start_ + i * kClusterBytes; }
   void add(unsigned i) {
-    ASSERT_TRUE(os::prefer_huge_pages(chunk(i), kChunkBytes));
-    runs_.add(chunk(i), true);
+    ASSERT_TRUE(os::prefer_huge_pages(cluster(i), kClusterBytes));
+    runs_.add(cluster(i), true);
   }
-  // A letter a chunk: whether it is advised.
+  // A letter a cluster: whether it is advised.
   std::string advised() const {
     std::string all;
-    for (unsigned i = 0; i < kChunks; ++i) all += mapping_flags(chunk(i)).find(" hg ") != std::string::npos ? 'A' : '-';
+    for (unsigned i = 0; i < kClusters; ++i)
+      all += mapping_flags(cluster(i)).find(" hg ") != std::string::npos ? 'A' : '-';
     return all;
   }
 
   AdvisedRuns runs_{};
-  char* const start_ = static_cast<char*>(os::reserve(kBytes, kChunkBytes));
+  char* const start_ = static_cast<char*>(os::reserve(kBytes, kClusterBytes));
 };
 
 TEST_F(AdvisedRunsTest, NeighboursAreOneRun) {
@@ -58,20 +59,20 @@ TEST_F(AdvisedRunsTest, TheOldestRunIsWithdrawn) {
   EXPECT_EQ(advised(), "------A-A-A-A---");
 }
 
-TEST_F(AdvisedRunsTest, AWithdrawnChunkTakesItsRunAlong) {
+TEST_F(AdvisedRunsTest, AWithdrawnClusterTakesItsRunAlong) {
   for (const unsigned i : {0u, 1u, 2u, 6u, 7u}) add(i);
-  runs_.withdraw(chunk(1));
+  runs_.withdraw(cluster(1));
   EXPECT_EQ(advised(), "------AA--------");
-  runs_.withdraw(chunk(7));
+  runs_.withdraw(cluster(7));
   EXPECT_EQ(advised(), "----------------");
   add(8);
   EXPECT_EQ(advised(), "--------A-------") << "what was withdrawn is no neighbour";
 }
 
-TEST_F(AdvisedRunsTest, AChunkOfNoRunIsWithdrawnAlone) {
+TEST_F(AdvisedRunsTest, AClusterOfNoRunIsWithdrawnAlone) {
   add(3);
-  ASSERT_TRUE(os::prefer_huge_pages(chunk(9), 2 * kChunkBytes));
-  runs_.withdraw(chunk(9));
+  ASSERT_TRUE(os::prefer_huge_pages(cluster(9), 2 * kClusterBytes));
+  runs_.withdraw(cluster(9));
   EXPECT_EQ(advised(), "---A------A-----");
 }
 
@@ -79,8 +80,8 @@ TEST_F(AdvisedRunsTest, OnlySoManyBegin) {
   const unsigned before = runs_begun.get();
   for (const unsigned i : {0u, 1u, 4u}) add(i);
   EXPECT_EQ(runs_begun.get(), before + 2) << "a neighbour begins none";
-  runs_.withdraw(chunk(4));
-  runs_.add(chunk(4), false);
+  runs_.withdraw(cluster(4));
+  runs_.add(cluster(4), false);
   EXPECT_EQ(runs_begun.get(), before + 2) << "nor does one that was advised before";
   EXPECT_TRUE(runs_left());
   runs_begun.set(kRunsMost);
