@@ -181,7 +181,7 @@ typedef struct folio_stats {
   size_t huge_live;       /* part of live: in huge objects, above 8 MiB */
   size_t metadata;        /* metadata region in use */
   size_t reserved;        /* address space reserved for chunks, large and huge objects */
-  size_t chunks;          /* count: chunks open, and at most 64 that wait to be opened again */
+  size_t chunks;          /* count: chunks open, and those that wait to be opened again */
   size_t threads;         /* count: threads that have a thread cache */
   uint64_t purged;        /* given back to the kernel since start */
   uint64_t purge_calls;   /* count: madvise calls for it */

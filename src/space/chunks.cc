@@ -7,6 +7,7 @@
 #include "space/chunk_table.h"
 #include "space/huge_pace.h"
 #include "space/large.h"
+#include "space/pages.h"
 #include "space/region.h"
 #include "sync/relaxed.h"
 
@@ -70,12 +71,20 @@ bool visit_vacant(Visit&& visit) {
   return false;
 }
 
-char* take_vacant() {
+bool is_committed_slot(const Window& window, unsigned slot) {
+  // Relaxed: it was written before the chunk became vacant.
+  return (window.cluster[slot / kClusterChunks].load(order::relaxed) & kClusterCommitted) != 0;
+}
+
+// One of a committed cluster, or one that is not.
+char* take_vacant(bool committed) {
   char* chunk = nullptr;
   visit_vacant([&](Window& window) {
     for (unsigned w = 0; w < kWindowChunks / 64; ++w) {
-      for (uint64_t bits; (bits = window.vacant[w].load(order::relaxed)) != 0;) {  // relaxed: a glance
+      // Relaxed: a glance.
+      for (uint64_t bits = window.vacant[w].load(order::relaxed); bits != 0; bits &= bits - 1) {
         const uint64_t bit = bits & -bits;
+        if (is_committed_slot(window, w * 64 + lowest_bit(bit)) != committed) continue;
         // [region] acquire: others have used it; pairs with put_vacant.
         if ((window.vacant[w].fetch_and(~bit, order::acquire) & bit) == 0) continue;
         vacant_count.sub(1);
@@ -129,6 +138,11 @@ char* open_cluster(Atomic<uint64_t>& open, bool huge) {
     // [region] release: the cluster's pages and its state; pairs with take_open.
     if (open.compare_exchange(now, rest, order::release)) return start;
   }
+  // Vacant chunks of a huge page count no pages once it is broken.
+  if (is_huge) {
+    break_cluster(start);
+    purge_pages(start + kChunkBytes, kClusterBytes - kChunkBytes, kClusterBytes - kChunkBytes);
+  }
   in_use.add(kClusterChunks - 1);
   for (unsigned i = 1; i < kClusterChunks; ++i) put_vacant(start + i * kChunkBytes);
   return start;
@@ -144,14 +158,29 @@ char* lent(char* chunk) {
 
 }  // namespace
 
+// What is vacant counts as in use.
 char* acquire_chunk(bool huge, bool* is_new) {
-  char* chunk = take_vacant();
-  *is_new = chunk == nullptr;
-  if (chunk != nullptr) return chunk;
-  chunk = take_open(open_clusters[huge]);
-  if (chunk == nullptr) chunk = open_cluster(open_clusters[huge], huge);
-  if (chunk == nullptr) chunk = take_open(open_clusters[!huge]);
-  if (chunk == nullptr) chunk = lent(lend_chunk());
+  *is_new = false;
+  if (char* const chunk = take_vacant(true)) return chunk;
+  char* chunk = take_open(open_clusters[huge]);
+  // Where the kernel refused to commit a cluster it would refuse another one.
+  char* const bare = chunk == nullptr ? take_vacant(false) : nullptr;
+  if (chunk == nullptr && bare == nullptr) chunk = open_cluster(open_clusters[huge], huge);
+  if (chunk == nullptr && bare == nullptr) chunk = take_open(open_clusters[!huge]);
+  if (chunk != nullptr) in_use.add(1);
+  *is_new = chunk != nullptr;
+  if (bare != nullptr) chunk = bare;
+  if (chunk != nullptr && is_cluster(chunk, kClusterCommitted)) return chunk;
+  // What a field has left is committed.
+  char* const other = acquire_lent_chunk();
+  if (other == nullptr) return chunk;
+  if (chunk != nullptr) put_vacant(chunk);
+  *is_new = false;
+  return other;
+}
+
+char* acquire_lent_chunk() {
+  char* const chunk = lent(lend_chunk());
   if (chunk != nullptr) in_use.add(1);
   return chunk;
 }
@@ -170,7 +199,7 @@ void return_chunk(char* chunk) {
   }
 }
 
-size_t unmap_vacant_clusters() {
+size_t unmap_vacant_clusters(size_t most) {
   constexpr unsigned kPerWord = 64 / kClusterChunks;
   size_t unmapped = 0;
   visit_vacant([&](Window& window) {
@@ -182,12 +211,17 @@ size_t unmap_vacant_clusters() {
         // [region] acquire: others have used it; pairs with put_vacant.
         if (!word.compare_exchange(now, now & ~all, order::acquire)) continue;
         vacant_count.sub(kClusterChunks);
-        in_use.sub(kClusterChunks);
-        break_cluster(window.chunk(i * kClusterChunks));
-        uncarve_cluster(window.chunk(i * kClusterChunks));
-        ++unmapped;
+        char* const start = window.chunk(i * kClusterChunks);
+        break_cluster(start);
+        if (uncarve_cluster(start)) {
+          in_use.sub(kClusterChunks);
+          ++unmapped;
+        } else {
+          for (unsigned chunk = 0; chunk < kClusterChunks; ++chunk) put_vacant(start + chunk * kChunkBytes);
+        }
         break;
       }
+      if (unmapped >= most) return true;
     }
     return false;
   });

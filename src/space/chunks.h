@@ -29,13 +29,15 @@ inline char* acquire_chunk(bool huge = false) {
 
 // A chunk of what large objects have left, committed and mostly resident: large.h, lend_resident_chunk. Or null.
 char* acquire_resident_chunk(uint64_t* resident);
+// Any chunk that large objects have left, committed; or null.
+char* acquire_lent_chunk();
 
 // For a chunk that could not be opened, or is retired: no address of it is in use, and it reads as zero. It is vacant
 // then: the next acquire_chunk has it. A lent one is its field's again.
 void return_chunk(char* chunk);
 
-// Where address space is short: unmaps the clusters whose chunks are all vacant. Returns how many.
-size_t unmap_vacant_clusters();
+// Where address space is short: unmaps clusters whose chunks are all vacant, at most so many. Returns how many.
+size_t unmap_vacant_clusters(size_t most = ~size_t{0});
 
 // How many chunks are mapped that were acquired once: vacant ones, too.
 size_t chunks_in_use();

@@ -225,7 +225,7 @@ char* lend_chunk() {
   Field* f = take_run(process_fields, kLent, kLent, false, &from);
   if (f == nullptr) return nullptr;
   large_refuse_huge(*f, from, kLent);
-  if (!purge_pages(granule_at(*f, from), kChunkBytes)) {
+  if (!commit(*f, from, kLent) || !purge_pages(granule_at(*f, from), kChunkBytes)) {
     clear(*f, from, kLent);
     return nullptr;
   }

@@ -33,6 +33,8 @@ size_t commit(void* start, size_t from, size_t to, size_t bytes) {
   return 0;
 }
 
+constinit Hint<bool> charge_refused{false};  // by the last commit
+
 // `start` to `end` of the piece was handed out. Where that crosses into another step of kTouchBytes, one system call
 // brings what is left of the step: a page by a fault of its own costs twice as much, and many have two, being read
 // before they are written. (A `git --version` has 182 faults in place of 241, and takes 0.92 of the time.) What is
@@ -73,6 +75,7 @@ bool commit_to(Piece* piece, size_t to) {
   const size_t committed = piece->committed.load(order::acquire);
   if (to <= committed) return true;
   const size_t end = commit(piece, round_down(committed, os::page_bytes()), to, piece->bytes);
+  if ((end == 0) != charge_refused.get()) charge_refused.set(end == 0);
   // [commit] release: who sees it may write there. Of two that do so at once the shorter may come last: then some of it
   // is committed once more.
   if (end != 0) piece->committed.store(end, order::release);
@@ -96,6 +99,8 @@ void* alloc_from(Piece* piece, size_t bytes, size_t alignment, bool* refused) {
 }
 
 }  // namespace
+
+bool metadata_charge_is_refused() { return charge_refused.get(); }
 
 void* metadata_alloc(size_t bytes, size_t alignment) {
   for (;;) {

@@ -24,6 +24,9 @@ extern Atomic<MetadataPiece*> metadata_pieces;
 // no memory.
 void* metadata_alloc(size_t bytes, size_t alignment = kMetadataAlignment);
 
+// Whether the kernel refused to commit some of it the last time, as it does where what is writable is limited.
+bool metadata_charge_is_refused();
+
 // Whether a range lies in metadata that was handed out, and so can be read.
 bool metadata_holds(const void* address, size_t bytes);
 

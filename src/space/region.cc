@@ -50,8 +50,10 @@ char* carve_cluster() {
   }
 }
 
-void uncarve_cluster(char* start) {
-  if (os::unreserve(start, kClusterBytes)) region_reserved.sub(kClusterBytes);
+bool uncarve_cluster(char* start) {
+  if (!os::unreserve(start, kClusterBytes)) return false;
+  region_reserved.sub(kClusterBytes);
+  return true;
 }
 
 // What was offered in vain is kept meanwhile, unless it is large, with fillers of 1 GiB and more, so that the next

@@ -1,7 +1,6 @@
 // Regions: reserved address space from which clusters of chunks are carved by an atomic bump. Regions start small (a
-// limit on address space may be tight) and double. A chunk is unmapped only when it holds nothing, and address space is
-// short or too many wait for use (store/retire.h, chunks.h). The hole that it leaves is the kernel's: no region fills
-// it.
+// limit on address space may be tight) and double. A cluster is unmapped only when it holds nothing, and address space
+// is short (store/retire.h, chunks.h). The hole that it leaves is the kernel's: no region fills it.
 #pragma once
 
 #include <stddef.h>
@@ -24,8 +23,9 @@ void* reserve_apart(size_t bytes, size_t alignment, size_t entered, os::HugePage
 // A cluster, zero-filled once it is committed; null if there is no address space.
 char* carve_cluster();
 
-// Gives the address space of a cluster back of which no address is in use.
-void uncarve_cluster(char* start);
+// Gives the address space of a cluster back of which no address is in use. False if the kernel refuses, as it does at
+// the limit on mappings in the middle of one: the cluster is as it was.
+bool uncarve_cluster(char* start);
 
 // Address space reserved for chunks so far.
 size_t region_bytes();

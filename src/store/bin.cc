@@ -7,13 +7,12 @@
 //   take_from_folio, take_resident_in -> set_bits (occupancy), note_taken (residency)
 #include "store/bin.h"
 
-#include "config/options.h"
 #include "os/os.h"
 #include "space/chunks.h"
-#include "space/huge_pace.h"
 #include "space/metadata.h"
 #include "space/pages.h"
 #include "space/room.h"
+#include "store/cluster.h"
 #include "store/commit.h"
 #include "store/misuse.h"
 #include "store/purge.h"
@@ -186,20 +185,6 @@ HintBlock* block_for(Store& store, BinId bin, Window* window) {
   return block;
 }
 
-// Whether a new chunk of a bin that has `full` ones may be part of a huge page. With kMany, as it is at most a quarter
-// more than the bin uses. With kSome, while all bins together have free no more than 1/2^kFreeShift of what is live:
-// they fill theirs one after the other then.
-bool comes_whole(BinId bin, unsigned full) {
-  constexpr unsigned kMany = 4, kSome = 2, kFreeShift = 3;
-  constexpr int64_t kLiveLeast = int64_t{8} << 20;
-  if (has_pages_of_its_own(info_of(bin)) || options.huge_pages == kHugePagesNever || room_is_tight()) return false;
-  const int64_t dirty = page_counts.dirty.get(), live = page_counts.resident.get() - dirty;
-  if (full < kSome || live < kLiveLeast || !huge_pages_due()) return false;
-  if (full >= kMany) return true;
-  const int64_t free = dirty - page_counts.dirty_large.get() + static_cast<int64_t>(kChunkBytes);
-  return free <= live >> kFreeShift;
-}
-
 // Makes all that a chunk needs, and writes its header. Null if there is no memory: what was made serves the next
 // attempt, as the descriptor comes last. *renewed: the descriptor is a retired one, whose objects are all taken.
 Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
@@ -210,6 +195,7 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
   Descriptor* d = take_retired(*block, chunk);
   *renewed = d != nullptr && renew(*d);
   if (*renewed) return d;
+  if (d != nullptr) return nullptr;  // it waits again; one more for the place would never serve
   d = static_cast<Descriptor*>(metadata_alloc(Descriptor::bytes_for(bin)));
   if (d == nullptr) return nullptr;
   d->first = first_object(chunk, info_of(bin));
@@ -442,8 +428,11 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
     repair_next_chunks(store, bin);
     const unsigned got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
     if (got != 0) return got;
-    // If memory is refused for free objects, it would be for a new chunk's too.
-    if (refused || open_chunk(store, bin, {}) == nullptr) return 0;
+    // If the kernel refuses memory for free objects, it would for a new chunk's too, but for one that a field lends.
+    Inherited from;
+    if (refused && (from.chunk = has_room(kChunkBytes) ? acquire_lent_chunk() : nullptr) == nullptr) return 0;
+    if (refused) from.committed = kChunkBytes / kPageBytesLeast;
+    if (open_chunk(store, bin, from) == nullptr) return 0;
   }
 }
 

@@ -2,7 +2,11 @@
 // collapsed together.
 #pragma once
 
+#include "config/options.h"
 #include "space/chunks.h"
+#include "space/huge_pace.h"
+#include "space/pages.h"
+#include "space/room.h"
 #include "store/descriptor.h"
 
 namespace folio {
@@ -26,6 +30,20 @@ unsigned visit_cluster(char* chunk, Visit&& visit) {
     if (!visit(*d)) break;
   }
   return visited;
+}
+
+// Whether a new chunk of a bin that has `full` ones may be part of a huge page. With kMany, as it is at most a quarter
+// more than the bin uses. With kSome, while all bins together have free no more than 1/2^kFreeShift of what is live:
+// they fill theirs one after the other then.
+inline bool comes_whole(BinId bin, unsigned full) {
+  constexpr unsigned kMany = 4, kSome = 2, kFreeShift = 3;
+  constexpr int64_t kLiveLeast = int64_t{8} << 20;
+  if (has_pages_of_its_own(info_of(bin)) || options.huge_pages == kHugePagesNever || room_is_tight()) return false;
+  const int64_t dirty = page_counts.dirty.get(), live = page_counts.resident.get() - dirty;
+  if (full < kSome || live < kLiveLeast || !huge_pages_due()) return false;
+  if (full >= kMany) return true;
+  const int64_t free = dirty - page_counts.dirty_large.get() + static_cast<int64_t>(kChunkBytes);
+  return free <= live >> kFreeShift;
 }
 
 }  // namespace folio

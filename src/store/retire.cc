@@ -201,7 +201,7 @@ void settle_in(Descriptor& d, const Inherited& from) {
   });
 }
 
-size_t retire_free_chunks(Store& store) {
+size_t retire_free_chunks(Store& store, bool unmap) {
   size_t retired = 0;
   for (unsigned bin = 1; bin < kBins; ++bin) {
     visit_chunks(store, bin_id(bin), [&](Descriptor& d) {
@@ -209,7 +209,7 @@ size_t retire_free_chunks(Store& store) {
       return true;
     });
   }
-  const size_t unmapped = unmap_vacant_clusters() * kClusterChunks;
+  const size_t unmapped = unmap ? unmap_vacant_clusters() * kClusterChunks : 0;
   return retired > unmapped ? retired : unmapped;
 }
 

@@ -58,7 +58,8 @@ bool give_up_chunk(Store& store, BinId bin);
 // Before the chunk is published: notes what its new descriptor has of pages.
 void settle_in(Descriptor& d, const Inherited& from);
 
-// Retires every chunk of the store that can be retired. Returns how many. Any thread; visits every chunk.
-size_t retire_free_chunks(Store& store);
+// Retires every chunk of the store that can be retired, and unmaps vacant clusters if it is to. Returns how many chunks
+// became vacant or were unmapped. Any thread; visits every chunk.
+size_t retire_free_chunks(Store& store, bool unmap = true);
 
 }  // namespace folio

@@ -163,7 +163,13 @@ class Exhaustion(Case):
 
     def test_mappings(self) -> None:
         """max_map_count."""
-        self.run_well(LIMITS, "mappings")
+        for case in ("mappings", "mapping_turns", "mapping_holes"):
+            with self.subTest(case=case):
+                self.run_well(LIMITS, case)
+
+    def test_own_limit(self) -> None:
+        """limit_hard, which address space has nothing to do with."""
+        self.run_well(LIMITS, "own_limit")
 
 
 @contextlib.contextmanager

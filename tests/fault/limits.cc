@@ -292,21 +292,89 @@ int thread(size_t) {
   return 0;
 }
 
+// As many mappings as the process may have (max_map_count).
+struct AllMappings {
+  static constexpr size_t kPages = 200000;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  char* pages;
+  size_t split = 0;
+
+  AllMappings() {
+    pages = static_cast<char*>(mmap(nullptr, kPages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    require(pages != MAP_FAILED, "mmap");
+    while (split < kPages && mprotect(pages + split * page, page, PROT_READ) == 0) split += 2;
+    if (split < kPages) return;
+    printf("skipped: the system allows more mappings than %zu\n", kPages);
+    fflush(stdout);
+    _exit(kSkipped);
+  }
+  void release() const { require(munmap(pages, kPages * page) == 0, "munmap"); }
+};
+
+folio_stats statistics() {
+  folio_stats stats = {};
+  stats.struct_size = sizeof stats;
+  require(folio_stats_get(&stats), "statistics");
+  return stats;
+}
+
+// Then: what one round used serves the next one, though many mallocs are refused, also of other sizes; and that costs
+// nothing for good.
+int mapping_turns(size_t) {
+  const AllMappings all;
+  size_t first = 0, metadata = 0;
+  for (size_t round = 0; round < 6; round++) {
+    List list;
+    for (size_t i = 0, null = 0; null < 20000; i++) {
+      null += !list.add(round % 2 == 0 ? size_t{16} << i % 10 : 16 + i * 7919 % 32000);
+    }
+    if (round == 0) first = list.bytes;
+    require(first >= 20 * kMiB, "what the first round has", first);
+    require(list.bytes >= first * 2 / 3, "as much in each round", list.bytes);
+    if (round == 1) metadata = statistics().metadata;
+    list.release();
+  }
+  // Bins come to more places; but with 88 bytes for each refused malloc it would be 7 MiB more.
+  require(statistics().metadata <= metadata + kMiB, "metadata of later rounds", statistics().metadata);
+  return 0;
+}
+
+// Then a malloc that wants address space has chunks unmapped, in the middle of mappings: the kernel refuses that, and
+// they serve afterwards.
+int mapping_holes(size_t) {
+  constexpr size_t kSize = 16384;
+  List holes;
+  for (size_t i = 0; i < 15000; i++) require(holes.add(kSize), "before");
+  const AllMappings all;
+  List kept;
+  size_t number = 0;
+  for (Object *object = holes.first, *next; object != nullptr; object = next) {
+    next = object->next;
+    if (number++ % 256 != 0) {
+      free(object);
+    } else {
+      object->next = kept.first;
+      kept.first = object;
+      kept.count++;
+    }
+  }
+  require(!kept.add(200 * kMiB), "no room for a huge one");
+  all.release();
+  kept.release();
+  const size_t space = address_space_bytes();
+  List again;
+  for (size_t i = 0; i < 15000; i++) require(again.add(kSize), "again");
+  require(address_space_bytes() <= space + 20 * kMiB, "in the same address space", address_space_bytes() - space);
+  again.release();
+  return 0;
+}
+
 // max_map_count: the process has as many mappings as it may. What needs one more fails; all else goes on.
 int mappings(size_t) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  constexpr size_t kPages = 200000;
   List list;
   for (size_t i = 0; i < 3000; i++) require(list.add(16 + i * 97 % 100000), "before");
   for (size_t i = 0; i < 20; i++) require(list.add(3 * kMiB), "before");
-  auto* pages = static_cast<char*>(mmap(nullptr, kPages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  require(pages != MAP_FAILED, "mmap");
-  size_t split = 0;
-  while (split < kPages && mprotect(pages + split * page, page, PROT_READ) == 0) split += 2;
-  if (split >= kPages) {
-    printf("skipped: the system allows more mappings than %zu\n", kPages);
-    return kSkipped;
-  }
+  const AllMappings all;
   List more;
   size_t null = 0;
   for (size_t i = 0; i < 20000; i++) null += !more.add(16 + i * 89 % 200000);
@@ -330,12 +398,12 @@ int mappings(size_t) {
   more.release();
   folio_collect();
   list.check();
-  require(munmap(pages, kPages * page) == 0, "munmap");
+  all.release();
   for (size_t i = 0; i < 20000; i++) require(more.add(16 + i * 89 % 20000), "recovered");
   for (size_t i = 0; i < 50; i++) require(more.add(5 * kMiB), "recovered");
   more.release();
   list.release();
-  printf("%zu mappings split, %zu allocations refused\n", split / 2, null);
+  printf("%zu mappings split, %zu allocations refused\n", all.split / 2, null);
   return 0;
 }
 
@@ -375,10 +443,7 @@ int locked(size_t flags) {
     for (size_t i = 0; i < 50000; i++) require(list.add(16 + i % 1500), "malloc");
     list.release();
   }
-  folio_stats stats = {};
-  stats.struct_size = sizeof stats;
-  require(folio_stats_get(&stats), "statistics");
-  require(stats.purge_calls < 6000, "calls that purge", stats.purge_calls);
+  require(statistics().purge_calls < 6000, "calls that purge", statistics().purge_calls);
   return 0;
 }
 
@@ -413,6 +478,23 @@ int data(size_t size) {
   return 0;
 }
 
+// A limit of Folio's own: where it refuses, chunks stay with their bins, as a chunk that comes again costs metadata.
+int own_limit(size_t) {
+  constexpr size_t kLimit = 24 * kMiB;
+  require(folio_set_limit(0, kLimit), "folio_set_limit");
+  size_t chunks = 0;
+  for (size_t round = 0; round < 60; round++) {
+    List list;
+    const size_t most = size_t{16} << round * 5 % 12;
+    for (size_t i = 0, null = 0; null < 20; i++) null += !list.add(16 + i * 7919 % most);
+    list.release();
+    const size_t now = statistics().chunks;
+    require(now >= chunks, "chunks are not unmapped", now);
+    chunks = now;
+  }
+  return 0;
+}
+
 // Bursts of one size class after the other, each of `mib`, in a container of little more: what one burst has freed must
 // not still be resident when the next one comes. The kernel kills the process that keeps it.
 int bursts(size_t mib) {
@@ -439,8 +521,18 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"modest", modest},     {"exhaust", exhaust}, {"mixed", mixed},   {"refused", refused}, {"thread", thread},
-    {"mappings", mappings}, {"bursts", bursts},   {"locked", locked}, {"data", data},
+    {"modest", modest},
+    {"exhaust", exhaust},
+    {"mixed", mixed},
+    {"refused", refused},
+    {"thread", thread},
+    {"mappings", mappings},
+    {"mapping_turns", mapping_turns},
+    {"mapping_holes", mapping_holes},
+    {"bursts", bursts},
+    {"locked", locked},
+    {"data", data},
+    {"own_limit", own_limit},
 };
 
 }  // namespace

@@ -156,8 +156,8 @@ TEST(ExploreFolio, Generated) {
     const size_t size = kSizes[random() % std::size(kSizes)];
     std::vector<unsigned> shape;
     for (unsigned first = 0; shape.size() < 2 && first < objects_of(size); first += folio::kFolioObjects) {
-      const unsigned all = std::min(objects_of(size) - first, folio::kFolioObjects), nearly = all - all / 4;
-      const unsigned edges[] = {0, 1, 2, nearly - 1, nearly, nearly + 1, all - 2, all - 1, all};
+      const unsigned most = std::min(objects_of(size) - first, folio::kFolioObjects), nearly = most - most / 4;
+      const unsigned edges[] = {0, 1, 2, nearly - 1, nearly, nearly + 1, most - 2, most - 1, most};
       shape.push_back(edges[random() % std::size(edges)]);
     }
     std::vector<unsigned> left = shape;

@@ -1,6 +1,8 @@
 #include "space/chunks.h"
 
 #include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <atomic>
@@ -124,6 +126,34 @@ TEST(Chunks, AVacantChunkComesFirst) {
     acquire_chunk(false, &is_new);
     return is_new ? kPassed : kFailed;
   });
+  EXPECT_EQ(result, kPassed);
+}
+
+// A limit on what is writable: what large objects have left is committed, a new cluster would not be. Nor is one that
+// was refused handed out before those that are committed.
+TEST(Chunks, WhatIsCommittedComesFirst) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  const int result = in_child([] {
+    char* const own = acquire_chunk();
+    use_up();
+    void* const large = large_alloc(process_fields, 4 * kMiB, 64, false);
+    if (own == nullptr || large == nullptr || !large_free(large)) return kFailed;
+    const rlimit limit{4096, 4096};
+    if (setrlimit(RLIMIT_DATA, &limit) != 0) return kCannot;
+    for (unsigned i = 0; i < 8; ++i) {
+      char* const chunk = acquire_chunk();
+      if (chunk + kChunkBytes < large || chunk >= static_cast<char*>(large) + 4 * kMiB) return kFailed;
+      memset(chunk, 1, kChunkBytes);
+    }
+    while (acquire_lent_chunk() != nullptr) {
+    }
+    char* const bare = acquire_chunk();
+    if (bare == nullptr || is_cluster(bare, kClusterCommitted)) return kFailed;
+    return_chunk(bare);
+    return_chunk(own);
+    return acquire_chunk() == own ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limit on data can be set here";
   EXPECT_EQ(result, kPassed);
 }
 

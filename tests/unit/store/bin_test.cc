@@ -477,7 +477,7 @@ class CheckBin : public ::testing::Test {
     word.store(before, order::relaxed);
     ASSERT_TRUE(check_bin(process_store, bin_)) << what;
   }
-  const BinId bin_ = bin_of(448);  // several folios in a chunk, and its last one has fewer objects
+  const BinId bin_ = bin_of(384);  // several folios in a chunk, and its last one has fewer objects
 };
 
 TEST_F(CheckBin, SeesEachInvariantBroken) {

@@ -240,12 +240,16 @@ TEST(Inherit, EachBinInheritsWhatLargeObjectsLeft) {
       EXPECT_LE(delta.resident(), resident + static_cast<int64_t>(kColours * os::page_bytes()));
       objects.push_back(object);
       for (void* o : objects) memset(o, 1, info_of(bin).size);
-      for (void* o : objects) ASSERT_EQ(chunk_start(o), chunk_start(object)) << "one is enough";
+      // But for a last folio within a page that is in use: what is free there does not count as resident.
+      const auto others =
+          std::count_if(objects.begin(), objects.end(), [&](void* o) { return chunk_start(o) != chunk_start(object); });
+      const unsigned last = info_of(bin).objects % kFolioObjects;
+      ASSERT_LE(others, last * info_of(bin).size < os::page_bytes() ? last : 0) << "one is enough, bin " << index(bin);
       EXPECT_TRUE(check_bin(process_store, bin));
       EXPECT_TRUE(large_check(process_fields));
       // It goes back where it came from.
       give(bin, objects);
-      EXPECT_EQ(retire_free_chunks(process_store), 1u);
+      EXPECT_EQ(retire_free_chunks(process_store), others == 0 ? 1u : 2u);
       EXPECT_TRUE(large_check(process_fields));
       large_purge(process_fields, true, ~size_t{0});
       EXPECT_EQ(delta.resident(), 0);
@@ -553,23 +557,19 @@ TEST(Retire, AddressSpaceServesOtherSizesThen) {
   EXPECT_IN_CHILD([] {
     const rlimit limit{size_t{1} << 30, size_t{1} << 30};
     ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-    std::vector<void*> objects;
+    std::vector<void*> objects, others;
     objects.reserve(size_t{1} << 24);
+    others.reserve(size_t{1} << 21);  // bins pass chunks on, and leave no address space to the libc's malloc
     while (void* object = alloc(64)) objects.push_back(object);
     EXPECT_GT(objects.size() * 64, size_t{256} << 20);
     for (void* object : objects) free_object(object);
     const size_t held = objects.size() * 64;
     for (const size_t size : {size_t{200}, size_t{3000}, size_t{30000}, 100 * kKiB, 5 * kMiB, 20 * kMiB}) {
-      std::vector<void*> others;
       size_t sum = 0;
-      while (sum < held / 3) {
-        void* const object = alloc(size);
-        if (object == nullptr) break;
-        others.push_back(object);
-        sum += size;
-      }
+      for (void* object; sum < held / 3 && (object = alloc(size)) != nullptr; sum += size) others.push_back(object);
       EXPECT_GE(sum, held / 3) << size;  // a huge object takes up to twice its size of it
       for (void* object : others) free_object(object);
+      others.clear();
     }
   });
 }
