@@ -51,8 +51,9 @@ void* allocate_in_larger_bin(BinId bin) {
 }
 
 // Where address space is short for so many bytes, and chunks have as much: empties the caches, and retires the chunks
-// that are empty then. For a bin that is enough, for others clusters are unmapped. (At the limit of mappings what is
-// unmapped cannot be mapped again: a program that filled its heap by turns had 0.1 MiB in the second in place of 52.)
+// that are empty then. For a bin that is enough; for large and huge objects (`unmap`) vacant clusters are unmapped. (At
+// the limit of mappings what is unmapped cannot be mapped again: a program that filled its heap in turns had 0.1 MiB in
+// the second turn, with clusters unmapped for bins too, in place of 52.)
 bool give_back_chunks(size_t size, bool unmap) {
   if (size > chunks_in_use() * kChunkBytes) return false;
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
@@ -60,7 +61,8 @@ bool give_back_chunks(size_t size, bool unmap) {
   return retire_free_chunks(process_store, unmap) != 0;
 }
 
-// Not where a limit refuses: chunks cost descriptors when they come again, 15 MiB after 1,200 turns at 24 MiB.
+// Not where a limit refuses: chunks that come again elsewhere need new descriptors, 12 MiB of metadata after 1,200
+// turns at a limit of 24 MiB in place of 8.
 bool give_back_for_large(size_t size) { return has_room_for_large(size) && give_back_chunks(size, true); }
 
 void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
@@ -155,7 +157,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   if (object == nullptr && ladder_make_room("malloc")) object = take();
   const bool kernel_refuses = object == nullptr && has_room(kChunkBytes);  // as in give_back_for_large
   if (kernel_refuses && give_back_chunks(kChunkBytes, false)) object = take();
-  // One cluster is charged more than metadata asks for.
+  // What is writable is limited: unmapping a cluster frees more of it than the metadata for a chunk asks for.
   const bool for_metadata = kernel_refuses && object == nullptr && metadata_charge_is_refused();
   if (for_metadata && unmap_vacant_clusters(1) != 0) object = take();
   if (object == nullptr) object = allocate_in_larger_bin(bin);

@@ -72,7 +72,7 @@ bool visit_vacant(Visit&& visit) {
 }
 
 bool is_committed_slot(const Window& window, unsigned slot) {
-  // Relaxed: it was written before the chunk became vacant.
+  // Relaxed: a hint. Who gets the chunk looks again, after the acquire in take_vacant.
   return (window.cluster[slot / kClusterChunks].load(order::relaxed) & kClusterCommitted) != 0;
 }
 

@@ -50,8 +50,8 @@ extern Atomic<uint64_t> open_clusters[2];
 enum ClusterState : unsigned {
   kClusterCommitted = 1,  // as a whole, before its first chunk was handed out
   kClusterHuge = 2,       // all of it came, or comes at the first touch, as a huge page, of which nothing was purged
-  kClusterCame = 8,       // it was huge when it was opened: all of a new chunk may be there
   kClusterPurged = 4,     // all of it was purged at once, and nothing touched since: it may be made huge again
+  kClusterCame = 8,       // it was huge when it was opened: all of a new chunk may be there
 };
 // Null for a chunk that was lent where no window is.
 Atomic<uint8_t>* cluster_state(const void* address);

@@ -1,4 +1,4 @@
-// Carves clusters out of regions, reserves the next region, and takes chunks back.
+// Carves clusters out of regions, reserves the next region, and unmaps clusters.
 #include "space/region.h"
 
 #include "arch/arch.h"
