@@ -270,6 +270,17 @@ bool drain_what_pins() {
   return cpu_caches_trim(process_caches, true, false) != 0;
 }
 
+// A bin found no chunk to inherit (store/retire.h), although half of what may stay is free: objects in caches may keep
+// each of them. So what this thread and the CPU caches hold goes, and the next chunk that a bin wants is looked for
+// again. (After 20 MiB of 832 bytes were freed in random order, 245 in caches lay in all 65 chunks. Phases of two
+// sizes, 6 MiB in one thread: 0.56 of the time and of the memory. A drain takes some 100 us, a page fault one or two.)
+FOLIO_NOINLINE void unpin_chunks() {
+  if (!process_store.pinned.swap(false)) return;
+  if (ThreadCache* const cache = thread_state.cache) thread_cache_drain(cache, "free");
+  empty_shared_caches();
+  process_store.inherit_from.set(0);
+}
+
 void note_work() {
   if (!worked.get()) worked.set(true);
 }
@@ -337,6 +348,7 @@ bool polls_time(uint32_t calls) { return calls % 16 < 2; }
 }  // namespace
 
 void clock_after_slow_call() {
+  if (process_store.pinned.get()) unpin_chunks();
   if (dirty_over_floor()) keep_bound(0);
   ladder_after_call();
   const ThreadCache* cache = thread_state.cache;

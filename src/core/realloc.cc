@@ -17,6 +17,7 @@
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/room.h"
+#include "store/store.h"
 
 namespace folio {
 
@@ -48,6 +49,16 @@ bool stays_in_slot(size_t usable, size_t size) {
 // copied costs little, and a block costs a mapping or two. (Where all up to kLargeMost moved, a buffer of 8.38 MB that
 // grew by 20 KB and shrank again was copied by each call: 0.7 ms.)
 constexpr size_t kStaysHuge = kLargeMost / 4;
+
+// Where an object grows that has no pages to move, its bin may get a huge page: what it holds is copied.
+void* allocate_grown(size_t alignment, size_t size, bool grows) {
+  if (!grows || size < kPageBytesLeast || size > kMediumMost) return allocate_aligned(alignment, size, false);
+  Hint<bool>& growing = process_store.of(bin_of(size)).growing;
+  growing.set(true);
+  void* const object = allocate_aligned(alignment, size, false);
+  growing.set(false);
+  return object;
+}
 
 bool resize_in_place(void* object, const Extent& extent, size_t size) {
   if (starts_huge(extent.code)) return size >= kStaysHuge && huge_resize(huge_at(object), size);
@@ -106,7 +117,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     }
   }
   const int before = errno;
-  void* moved = allocate_aligned(alignment, size, false);
+  void* moved = allocate_grown(alignment, size, size > extent.usable_bytes);
   if (moved == nullptr) {
     // A smaller size always fits where the object is.
     if (!aligned || size > extent.usable_bytes) return nullptr;

@@ -209,7 +209,8 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
 Inherited new_chunk(const Store& store, BinId bin) {
   Inherited chunk;
   bool is_new;
-  chunk.chunk = acquire_chunk(comes_whole(bin, store.of(bin).chunks.get()), &is_new);
+  const Bin& b = store.of(bin);
+  chunk.chunk = acquire_chunk(comes_whole(bin, b.chunks.get(), b.growing.get()), &is_new);
   if (chunk.chunk == nullptr) return chunk;
   if (is_cluster(chunk.chunk, kClusterCommitted)) chunk.committed = kChunkBytes / kPageBytesLeast;
   chunk.forks_before = forks.get();

@@ -129,13 +129,21 @@ namespace {
 int64_t dirty_beyond_bins() { return page_counts.dirty_large.get(); }
 int64_t dirty_in_bins() { return page_counts.dirty.get() - dirty_beyond_bins(); }
 
-// Whether a look is worth it where so much is dirty. After one in vain 2 MiB more must be.
+// Whether a look is worth it where so much is dirty: half the floor. After one in vain 2 MiB more must be.
 bool is_worth_a_look(int64_t dirty, Hint<int64_t>& from) {
   const int64_t more = dirty + static_cast<int64_t>(kClusterBytes);
   if (more < from.get()) from.set(more);
-  return dirty > options.dirty_floor << 20 && dirty >= from.get();
+  return dirty > (options.dirty_floor << 20) / 2 && dirty >= from.get();
 }
 void was_in_vain(int64_t dirty, Hint<int64_t>& from) { from.set(dirty + static_cast<int64_t>(kClusterBytes)); }
+
+// Of looks in vain in a row the 1st, 2nd, 4th, 8th, ... ask for the caches to be drained: where live objects or other
+// threads' magazines keep the chunks, that does not help.
+void note_in_vain(Store& store) {
+  const uint32_t n = store.in_vain.get() + 1;
+  store.in_vain.set(n);
+  if (is_power_of_two(n)) store.pinned.set(true);
+}
 
 // A chunk that large objects have left.
 Inherited borrow_chunk(Store& store) {
@@ -168,8 +176,12 @@ Inherited inherit_chunk(Store& store, BinId bin) {
     unsigned looks = 0;
     walk_dirty(store, store.inherited_to, true,
                [&](Descriptor& d, bool*) { return (d.bin == bin || !inherit(d, &from)) && ++looks < kLooksMost; });
-    if (from.chunk != nullptr) return from;
+    if (from.chunk != nullptr) {
+      store.in_vain.set(0);
+      return from;
+    }
     was_in_vain(dirty_in_bins(), store.inherit_from);
+    note_in_vain(store);
   }
   return is_worth_a_look(dirty_beyond_bins(), store.borrow_from) ? borrow_chunk(store) : from;
 }

@@ -3,7 +3,7 @@
 // Where address space is short, it gives that back, so that other bins, large and huge objects, or the program's own
 // mappings can have it. Otherwise an empty chunk costs nothing, as its pages are purged.
 //
-// Where more is free than may stay anyway, another bin that needs a chunk, and uses others up, inherits it, with its
+// Where half of what may stay anyway is free, another bin that needs a chunk, and uses others up, inherits it, with its
 // pages as they are: that costs no page fault. (Four threads that fill and free 60 MiB each, of sizes up to 250 and up
 // to 2000 bytes by turns: 0.86 of the time in 0.90 of the memory.) So it does with a chunk that large objects have
 // left, and gives up one of its own for either. (Phases of ten sizes: 0.88 of the time in 0.71 of the memory.)
@@ -46,7 +46,7 @@ struct Inherited {
   uint8_t forks_before = 0;
 };
 
-// Whether more is free than may stay anyway, and there was no search in vain just now.
+// Whether more is free than half of what may stay anyway, and there was no search in vain just now.
 bool may_inherit(Store& store);
 // For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows; or
 // one that large objects have left, half of it resident. Its `chunk` is null if none is found among the next few.

@@ -25,6 +25,7 @@ struct alignas(64) Bin {
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
   Atomic<bool> refused;       // the kernel has refused to purge some page
+  Hint<bool> growing;         // a realloc is taking an object to move into: the program writes all of it (cluster.h)
   Counter<unsigned> watched;  // frees watched so far
   // The chunk that was inherited last, to be used up before another is.
   Atomic<Descriptor*> inherited;
@@ -53,6 +54,8 @@ struct Store {
   ChunkRound inherited_to;    // retire.h
   // How much must be dirty, in bins and beyond them, before the next look, as the last one was in vain.
   Hint<int64_t> inherit_from, borrow_from;
+  Hint<uint32_t> in_vain;  // how many looks for a chunk to inherit were in vain since one was found
+  Hint<bool> pinned;       // caches may keep each chunk from being inherited: they are to be drained (core/clock.cc)
   CollapsePlace collapse;
 
   Bin& of(BinId bin) { return bins[index(bin)]; }

@@ -246,6 +246,34 @@ TEST(MallocShort, OutOfMemoryIsReportedAndPasses) {
   EXPECT_EQ(result, kPassed);
 }
 
+// What was freed in random order leaves objects of each chunk in the caches. Another size finds these chunks all the
+// same, after its first own.
+TEST(MallocShort, CachesDoNotKeepChunksFromOtherSizes) {
+  const int result = in_child([] {
+    options.housekeeper = kHousekeeperOff;
+    options.decay = 3600000;
+    std::minstd_rand random(1);
+    const auto fill = [&](size_t size) {
+      std::vector<void*> objects;
+      for (size_t bytes = 0; bytes < 24 * kMiB; bytes += size) {
+        objects.push_back(alloc(size));
+        *static_cast<char*>(objects.back()) = 1;
+      }
+      return objects;
+    };
+    fill(3008);  // stays live
+    std::vector<void*> objects = fill(448);
+    std::shuffle(objects.begin(), objects.end(), random);
+    for (void* object : objects) free_object(object);
+    // Where new pages come, as many others go, or stay beside them.
+    const auto touched = [] { return page_counts.resident.get() + static_cast<int64_t>(page_counts.purged.get()); };
+    const int64_t before = touched();
+    fill(832);
+    return touched() - before < static_cast<int64_t>(6 * kMiB) ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
 TEST(MallocShort, WaitingHugeBlocksMakeRoomForChunksAndFields) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than a limit leaves";
   // For chunks, and for a field.

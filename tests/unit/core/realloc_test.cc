@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <sys/syscall.h>
 #include "space/huge.h"
+#include "space/huge_pace.h"
 #include "space/room.h"
+#include "store/occupancy.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 #include "unit/stderr_capture.h"
@@ -176,6 +178,29 @@ TEST_F(Realloc, LargeObjectsKeepAQuarterAndGiveBackMore) {
   EXPECT_EQ(resize(object, room - room / 4 - 2 * kGranuleBytes), object);
   EXPECT_LT(usable(object), room - room / 4 + os::page_bytes());
   free_object(object);
+}
+
+// So that their bins get huge pages (store/cluster.h), which objects that stay as large as they are do not.
+TEST_F(Realloc, ObjectsOfBinsThatGrowAreOnHugePages) {
+  const auto huge_chunks = [](bool grow) {
+    return in_child([&] {
+      std::vector<void*> objects;
+      for (unsigned i = 0; i < 10000; ++i) objects.push_back(alloc(1500));
+      for (unsigned i = 0; i < 4000; ++i) {
+        note_huge_page(0, true);  // however slow the one before was
+        objects.push_back(grow ? resize(alloc(2000), 5000) : alloc(5000));
+      }
+      bool huge = false;
+      visit_chunks(process_store, bin_of(5000), [&](Descriptor& d) {
+        huge = huge || d.backing() == Backing::kHuge;
+        return true;
+      });
+      return huge ? kPassed : kFailed;
+    });
+  };
+  const bool has_huge_pages = in_child([] { return try_huge_page() ? kPassed : kFailed; }) == kPassed;
+  EXPECT_EQ(huge_chunks(false), kFailed);
+  EXPECT_EQ(huge_chunks(true), has_huge_pages ? kPassed : kFailed);
 }
 
 TEST_F(Realloc, TheAlignmentIsKept) {
