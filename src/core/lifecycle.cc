@@ -79,7 +79,8 @@ bool start_slow() {
   const size_t length = option_path(options.profile_file, &path);
   if (length != 0 && !profile_file_open(path, length)) {
     constexpr char kWhat[] =
-        "folio: the file of the profile cannot be made (option profile_file): samples stay in memory";
+        "folio: the file of the profile cannot be made (option profile_file): samples stay in memory (see "
+        "docs/options.md)";
     complain(kWhat, sizeof kWhat - 1);
   }
   seam_mode.store(kOpen, order::release);  // [start] release: publishes the options; pairs with start. unseen: as above
