@@ -429,4 +429,19 @@ unsigned cpu_caches_trim(CpuCaches& caches, bool all, bool large) {
   return drained;
 }
 
+unsigned cpu_caches_drain_step(CpuCaches& caches, unsigned from, unsigned most, unsigned* drained) {
+  for (unsigned i = from; i < kCpuListsEnd; ++i) {
+    CpuCache* const cache = caches.of_cpu[i / kBins].load(order::acquire);  // [cpu-cache] acquire: as above
+    if (cache == nullptr) {
+      i += kBins - 1 - i % kBins;
+      continue;
+    }
+    if (*drained >= most) return i;
+    // Relaxed: an estimate.
+    if (cache->lists[i % kBins].objects.load(order::relaxed) == 0) continue;
+    *drained += trim_list(*cache, bin_id(i % kBins), true);
+  }
+  return kCpuListsEnd;
+}
+
 }  // namespace folio

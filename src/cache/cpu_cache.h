@@ -90,6 +90,12 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules);
 // objects. Returns how many magazines and large objects were drained.
 unsigned cpu_caches_trim(CpuCaches& caches, bool all, bool large = true);
 
+// A step of cpu_caches_trim(caches, true, false), for the program's calls: drains lists from number `from` on (CPU
+// times kBins plus bin), up to the one that makes it `most` magazines. Returns the number to go on with, kCpuListsEnd
+// at the end. Adds to *drained.
+inline constexpr unsigned kCpuListsEnd = kCpusMost * kBins;
+unsigned cpu_caches_drain_step(CpuCaches& caches, unsigned from, unsigned most, unsigned* drained);
+
 // An upper estimate of the bytes of pages that cached objects of bins keep resident.
 uint64_t cpu_caches_pin(const CpuCaches& caches);
 // Shrinks each cache's budget to 1/16, or sets it back.

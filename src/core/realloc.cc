@@ -50,8 +50,10 @@ bool stays_in_slot(size_t usable, size_t size) {
 // grew by 20 KB and shrank again was copied by each call: 0.7 ms.)
 constexpr size_t kStaysHuge = kLargeMost / 4;
 
-// Where an object grows that has no pages to move, its bin may get a huge page: what it holds is copied.
-void* allocate_grown(size_t alignment, size_t size, bool grows) {
+// Where an object grows that has no pages to move, its bin may get a huge page, if two thirds of it at least are
+// copied. (Of 4,000 objects of 2 KB that grow to 32 and are not written on, 142 MiB were resident in place of 16.)
+void* allocate_grown(size_t alignment, size_t size, size_t before) {
+  const bool grows = size > before && size - before <= before / 2;
   if (!grows || size < kPageBytesLeast || size > kMediumMost) return allocate_aligned(alignment, size, false);
   Hint<bool>& growing = process_store.of(bin_of(size)).growing;
   growing.set(true);
@@ -117,7 +119,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     }
   }
   const int before = errno;
-  void* moved = allocate_grown(alignment, size, size > extent.usable_bytes);
+  void* moved = allocate_grown(alignment, size, extent.usable_bytes);
   if (moved == nullptr) {
     // A smaller size always fits where the object is.
     if (!aligned || size > extent.usable_bytes) return nullptr;

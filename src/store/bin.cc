@@ -210,14 +210,14 @@ Inherited new_chunk(const Store& store, BinId bin) {
   Inherited chunk;
   bool is_new;
   const Bin& b = store.of(bin);
-  chunk.chunk = acquire_chunk(comes_whole(bin, b.chunks.get(), b.growing.get()), &is_new);
+  chunk.chunk = acquire_chunk(comes_whole(bin, b.chunks.get(), b.grown.get() >= kGrownLeast), &is_new);
   if (chunk.chunk == nullptr) return chunk;
   if (is_cluster(chunk.chunk, kClusterCommitted)) chunk.committed = kChunkBytes / kPageBytesLeast;
   chunk.forks_before = forks.get();
   if (is_cluster(chunk.chunk, kClusterHuge)) chunk.backing = Backing::kHuge;
   if (chunk.backing != Backing::kHuge && !(is_new && is_cluster(chunk.chunk, kClusterCame))) return chunk;
-  const Pages all{0, static_cast<unsigned>(kChunkBytes / os::page_bytes())};
-  visit_words_of(all, [&](unsigned w, uint64_t mask) { chunk.resident[w] = mask; });
+  const auto pages = static_cast<unsigned>(kChunkBytes / os::page_bytes());
+  visit_words_of(Pages{0, pages}, [&](unsigned w, uint64_t mask) { chunk.resident[w] = mask; });
   return chunk;
 }
 
@@ -416,6 +416,7 @@ void repair_next_chunks(Store& store, BinId bin) {
 
 unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
   Bin& b = store.of(bin);
+  note_growth(b);
   for (;;) {
     bool refused = false;
     Taking t = {objects, want, zero, &refused};

@@ -24,8 +24,11 @@ struct alignas(64) Bin {
   // The chunk whose hints are repaired next; null: the bin's first one.
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
-  Atomic<bool> refused;       // the kernel has refused to purge some page
-  Hint<bool> growing;         // a realloc is taking an object to move into: the program writes all of it (cluster.h)
+  Atomic<bool> refused;  // the kernel has refused to purge some page
+  // A realloc that copies at least two thirds of the object that it wants is about to take it; and how many more takes
+  // were for such ones than not, lately (note_growth in cluster.h).
+  Hint<bool> growing;
+  Hint<uint8_t> grown;
   Counter<unsigned> watched;  // frees watched so far
   // The chunk that was inherited last, to be used up before another is.
   Atomic<Descriptor*> inherited;

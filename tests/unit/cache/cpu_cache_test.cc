@@ -405,6 +405,27 @@ TEST_F(CpuCacheTest, TheSecondTrimDrainsAListThatNobodyUsed) {
   expect_exact();
 }
 
+TEST_F(CpuCacheTest, StepsDrainEveryList) {
+  const BinId bins[] = {bin, bin_of(300), bin_of(1000)};
+  for (const BinId one : bins) cpu_cache_put(caches, one, magazine_of(one, 40), "test");
+  unsigned steps = 0, sum = 0;
+  for (unsigned next = 0; next != kCpuListsEnd; ++steps) {
+    unsigned drained = 0;
+    const unsigned from = next;
+    next = cpu_caches_drain_step(caches, from, 2, &drained);
+    ASSERT_GT(next, from);
+    EXPECT_LE(drained, 2u) << "up to the end of one list";
+    sum += drained;
+  }
+  EXPECT_EQ(steps, 2u) << "of two lists and one";
+  EXPECT_EQ(sum, 3u);
+  for (const BinId one : bins) EXPECT_EQ(cpu_caches_objects(caches, one), 0u);
+  expect_exact();
+  unsigned drained = 0;
+  EXPECT_EQ(cpu_caches_drain_step(caches, 0, 2, &drained), kCpuListsEnd) << "nothing is there";
+  EXPECT_EQ(drained, 0u);
+}
+
 TEST_F(CpuCacheTest, AChildForgetsWhoWasInside) {
   cpu_cache_put(caches, bin, magazine_of(bin, kWhole), "test");
   int result = -1;
