@@ -430,13 +430,14 @@ unsigned cpu_caches_trim(CpuCaches& caches, bool all, bool large) {
 }
 
 unsigned cpu_caches_drain_step(CpuCaches& caches, unsigned from, unsigned most, unsigned* drained) {
+  constexpr unsigned kLooksMost = 4096;  // at lists, some 50 us
   for (unsigned i = from; i < kCpuListsEnd; ++i) {
     CpuCache* const cache = caches.of_cpu[i / kBins].load(order::acquire);  // [cpu-cache] acquire: as above
     if (cache == nullptr) {
       i += kBins - 1 - i % kBins;
       continue;
     }
-    if (*drained >= most) return i;
+    if (*drained >= most || i - from >= kLooksMost) return i;
     // Relaxed: an estimate.
     if (cache->lists[i % kBins].objects.load(order::relaxed) == 0) continue;
     *drained += trim_list(*cache, bin_id(i % kBins), true);

@@ -280,7 +280,7 @@ bool drain_what_pins() {
 // 64 MiB it took 3 to 5 ms.)
 FOLIO_NOINLINE void unpin_chunks() {
   constexpr unsigned kRounds = 2;  // of the depot: what came last goes in the second
-  unsigned next = unpin_next.get(), drained = 0;
+  unsigned at = unpin_next.get(), next = at, drained = 0;
   if (next == 0 && thread_state.cache != nullptr) thread_cache_drain(thread_state.cache, "free");
   if (next < kCpuListsEnd) next = cpu_caches_drain_step(process_caches, next, kStepMagazines, &drained);
   while (next >= kCpuListsEnd && next < kCpuListsEnd + kRounds && drained < kStepMagazines) {
@@ -289,8 +289,8 @@ FOLIO_NOINLINE void unpin_chunks() {
     drained += here;
   }
   const bool done = next == kCpuListsEnd + kRounds;
-  unpin_next.set(done ? 0 : next);
-  if (!done) return;
+  // Not where others went on meanwhile: an end that comes after theirs would leave the next drain its rest only.
+  if (!unpin_next.replace(at, done ? 0 : next) || !done) return;
   process_store.pinned.set(false);
   process_store.inherit_from.set(0);
 }

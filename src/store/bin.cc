@@ -206,11 +206,10 @@ Descriptor* describe(Store& store, char* chunk, BinId bin, bool* renewed) {
 }
 
 // A chunk, and what it has of pages: all, if it is a part of a huge page, which may be there.
-Inherited new_chunk(const Store& store, BinId bin) {
+Inherited new_chunk(const Store& store, BinId bin, bool growing) {
   Inherited chunk;
   bool is_new;
-  const Bin& b = store.of(bin);
-  chunk.chunk = acquire_chunk(comes_whole(bin, b.chunks.get(), b.grown.get() >= kGrownLeast), &is_new);
+  chunk.chunk = acquire_chunk(comes_whole(bin, store.of(bin).chunks.get(), growing), &is_new);
   if (chunk.chunk == nullptr) return chunk;
   if (is_cluster(chunk.chunk, kClusterCommitted)) chunk.committed = kChunkBytes / kPageBytesLeast;
   chunk.forks_before = forks.get();
@@ -223,8 +222,8 @@ Inherited new_chunk(const Store& store, BinId bin) {
 
 // Opens a chunk: a new one, or one that was inherited. Its hint publishes it: a thread that stops for ever before
 // raise_new_chunk loses the chunk's address space, and the pages that it has. Null if there is no memory.
-Descriptor* open_chunk(Store& store, BinId bin, const Inherited& inherited) {
-  const Inherited from = inherited.chunk != nullptr ? inherited : new_chunk(store, bin);
+Descriptor* open_chunk(Store& store, BinId bin, const Inherited& inherited, bool growing = false) {
+  const Inherited from = inherited.chunk != nullptr ? inherited : new_chunk(store, bin, growing);
   char* const chunk = from.chunk;
   if (chunk == nullptr) return nullptr;
   bool renewed = false;
@@ -416,7 +415,7 @@ void repair_next_chunks(Store& store, BinId bin) {
 
 unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
   Bin& b = store.of(bin);
-  note_growth(b);
+  const bool growing = note_growth(b);
   for (;;) {
     bool refused = false;
     Taking t = {objects, want, zero, &refused};
@@ -434,7 +433,7 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
     Inherited from;
     if (refused && (from.chunk = has_room(kChunkBytes) ? acquire_lent_chunk() : nullptr) == nullptr) return 0;
     if (refused) from.committed = kChunkBytes / kPageBytesLeast;
-    if (open_chunk(store, bin, from) == nullptr) return 0;
+    if (open_chunk(store, bin, from, growing) == nullptr) return 0;
   }
 }
 

@@ -33,20 +33,22 @@ unsigned visit_cluster(char* chunk, Visit&& visit) {
   return visited;
 }
 
-// Notes whether a take is for an object that grows. Reset here, else it would stay in a fork's child; and counted, as
-// one realloc among seven mallocs of sparse objects made their chunks huge. From kGrownLeast on most are.
-inline constexpr uint8_t kGrownLeast = 6, kGrownMost = 8;
-inline void note_growth(Bin& b) {
+// Notes whether a take is for an object that grows; true if it is, as most are. Reset here, else it would stay in a
+// fork's child; counted, as one realloc among seven mallocs of sparse objects made their chunks huge; and not only
+// counted, as objects that grow and are freed by turns did so for the sparse ones between that stay.
+inline bool note_growth(Bin& b) {
+  constexpr unsigned kGrownLeast = 6, kGrownMost = 8;
   const unsigned before = b.grown.get();
   const bool grows = b.growing.get() && b.growing.swap(false);
   const unsigned now = grows ? before + (before < kGrownMost) : before - (before != 0);
   if (now != before) b.grown.set(static_cast<uint8_t>(now));
+  return grows && now >= kGrownLeast;
 }
 
 // Whether a new chunk of a bin that has `full` ones may be part of a huge page. With kMany, as it is at most a quarter
 // more than the bin uses. With kSome, while all bins together have free no more than 1/2^kFreeShift of what is live:
 // they fill theirs one after the other then. Objects of a page and more may have pages that nobody writes; so only
-// where most are taken by realloc, which copies two thirds of them at least. (3,000 strings that grow to 23 KB:
+// where most are taken by realloc, which copies four fifths of them at least. (3,000 strings that grow to 23 KB:
 // 0.58 of the time in 1.08 of the memory; 10,000: 0.49 in 1.08. With every chunk of such a bin whole: 0.45 in 1.1.)
 inline bool comes_whole(BinId bin, unsigned full, bool growing) {
   constexpr unsigned kMany = 4, kSome = 2, kFreeShift = 3;

@@ -25,7 +25,7 @@ struct alignas(64) Bin {
   Atomic<HintBlock*> repair_block;
   Atomic<unsigned> repair_slot;
   Atomic<bool> refused;  // the kernel has refused to purge some page
-  // A realloc that copies at least two thirds of the object that it wants is about to take it; and how many more takes
+  // A realloc that copies at least four fifths of the object that it wants is about to take it; and how many more takes
   // were for such ones than not, lately (note_growth in cluster.h).
   Hint<bool> growing;
   Hint<uint8_t> grown;

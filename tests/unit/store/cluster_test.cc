@@ -166,18 +166,20 @@ TEST(Clusters, SoDoesABinOfSomeFullChunksWhereLittleIsFree) {
 TEST(Clusters, SoDoesABinOfLargerObjectsThatGrow) {
   EXPECT_IN_FRESH_HEAP([] {
     take_chunks(bin_of(200), kSmallHeap);
-    const auto any_huge = [](BinId bin, uint8_t grown) {
+    const auto any_huge = [](BinId bin, bool growing, uint8_t grown) {
       bool any = false;
       for (unsigned chunk = 0; chunk < 8; ++chunk) {
         note_huge_page(0, true);
+        process_store.of(bin).growing.set(growing);
         process_store.of(bin).grown.set(grown);
         any |= is_huge(*place_of(take_chunks(bin, 1).back()).descriptor);
       }
       return any;
     };
-    if (!any_huge(bin_of(64), 0)) return;  // the kernel has none
-    EXPECT_FALSE(any_huge(bin_of(5000), 4));
-    EXPECT_TRUE(any_huge(bin_of(5000), 8));
+    if (!any_huge(bin_of(64), false, 0)) return;  // the kernel has none
+    EXPECT_FALSE(any_huge(bin_of(5000), true, 4)) << "few grow";
+    EXPECT_FALSE(any_huge(bin_of(5000), false, 8)) << "this one does not";
+    EXPECT_TRUE(any_huge(bin_of(5000), true, 8));
     EXPECT_TRUE(check_bin(process_store, bin_of(5000)));
   });
 }
