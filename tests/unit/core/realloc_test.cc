@@ -180,8 +180,8 @@ TEST_F(Realloc, LargeObjectsKeepAQuarterAndGiveBackMore) {
   free_object(object);
 }
 
-// Their bins get huge pages (store/cluster.h) if most objects there have grown so, by a quarter at most: what is not copied
-// may never be written.
+// Their bins get huge pages (store/cluster.h) if most objects there have grown so, by a quarter at most: what is not
+// copied may never be written.
 TEST_F(Realloc, ObjectsOfBinsThatGrowAreOnHugePages) {
   const auto has_huge_chunks = [](size_t of, size_t before, unsigned one_in) {
     return kPassed == in_child([&] {
