@@ -47,7 +47,7 @@ constexpr int kFutexWait = 128, kFutexWake = 129, kFutexCmpRequeue = 132;
 void* map(size_t bytes, int protection, void* fixed = nullptr) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (fixed != nullptr ? MAP_FIXED : 0);
   const long at = call(SYS_mmap, fixed, bytes, protection, flags, -1, 0);
-  return failed(at) ? nullptr : reinterpret_cast<void*>(at);
+  return failed(at) ? nullptr : mapped(reinterpret_cast<void*>(at));
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ void* reserve(size_t bytes, size_t alignment, HugePages pages) {
   return aligned;
 }
 
-bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, address, bytes)); }
+bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, unmapping(address), bytes)); }
 
 bool commit(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE)); }
 
