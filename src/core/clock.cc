@@ -161,8 +161,6 @@ bool nobody_left() {
   return threads == 0 ? thread_count() == 0 : threads <= 2 && os::first_thread_left();
 }
 
-constinit Hint<unsigned> unpin_next{0};  // where unpin_chunks goes on: a list of a CPU cache, then rounds of the depot
-
 constinit bool cannot_rest = false;  // the system refuses to let it sleep; only the housekeeper touches this
 
 // Rests, and then checks which threads are left. False: the housekeeper is to leave.
@@ -276,8 +274,9 @@ bool drain_what_pins() {
 // each of them. So what this thread and the CPU caches hold goes, and the next chunk that a bin wants is looked for
 // again. (After 20 MiB of 832 bytes were freed in random order, 245 in caches lay in all 65 chunks. Phases of two
 // sizes, 6 MiB in one thread: 0.62 of the time in 0.67 of the memory.)
-// In steps, one in each slow call, of whatever thread; simultaneous ones do no harm. (In one call with CPU caches for
-// 64 MiB it took 3 to 5 ms.)
+// In steps, one in each slow call, of whatever thread; of simultaneous ones one moves the place on, the others drain a
+// little more. (In one call with CPU caches for 64 MiB it took 3 to 5 ms.)
+constinit Hint<unsigned> unpin_next{0};  // the next step: from a list of a CPU cache on, then rounds of the depot
 FOLIO_NOINLINE void unpin_chunks() {
   constexpr unsigned kRounds = 2;  // of the depot: what came last goes in the second
   unsigned at = unpin_next.get(), next = at, drained = 0;

@@ -50,8 +50,9 @@ bool stays_in_slot(size_t usable, size_t size) {
 // grew by 20 KB and shrank again was copied by each call: 0.7 ms.)
 constexpr size_t kStaysHuge = kLargeMost / 4;
 
-// Where an object grows that has no pages to move, its bin may get a huge page, if four fifths of it at least
-// are copied. (Of 4,000 objects of 2 KB that grow to 32 and are not written on, 142 MiB were resident in place of 16.)
+// The new place of an object that grows. If at least four fifths of it are copied, as then little can stay untouched, a
+// chunk that is opened for it may be part of a huge page (store/cluster.h). (Without a bound 4,000 objects of 2 KB that
+// grow to 32, and are not written on, had 142 MiB resident in place of 16.)
 void* allocate_grown(size_t alignment, size_t size, size_t before) {
   const bool grows = alignment == 1 && size > before && size - before <= before / 4;
   if (!grows || size < kPageBytesLeast || size > kMediumMost) return allocate_aligned(alignment, size, false);
