@@ -28,10 +28,10 @@ AGAIN = 256 * MIB
 DIRTY = 8 * MIB + 5 * MIB
 
 
-def run(options: str, *words: object) -> dict[str, int]:
+def run(options: str, *words: object, one_cpu: bool = False) -> dict[str, int]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FOLIO_")}
     done = subprocess.run(
-        [PROGRAM, *map(str, words)],
+        [*(["taskset", "-c", str(min(os.sched_getaffinity(0)))] if one_cpu else []), PROGRAM, *map(str, words)],
         env=environment | {"FOLIO_OPTIONS": options},
         capture_output=True,
         text=True,
@@ -43,14 +43,17 @@ def run(options: str, *words: object) -> dict[str, int]:
 
 
 class Retained(unittest.TestCase):
-    def holds(self, bound: int, options: str, raised: str, *words: object, dirty: bool = False) -> None:
-        """`dirty`: what is dirty is another term, here as Folio counts it."""
+    def holds(
+        self, bound: int, options: str, raised: str, *words: object, dirty: bool = False, one: bool = False
+    ) -> None:
+        """`dirty`: what is dirty is another term, here as Folio counts it. `one`: on one CPU."""
 
-        def beyond(said: dict[str, int]) -> int:
+        def beyond(options: str) -> int:
+            said = run(options, *words, one_cpu=one)
             return said["retained"] - said["metadata"] - (said["dirty"] if dirty else 0)
 
-        self.assertLessEqual(beyond(run(options, *words)), bound + OWN)
-        self.assertGreater(beyond(run(f"{options},{raised}", *words)), bound + OWN, "raised, it must hold more")
+        self.assertLessEqual(beyond(options), bound + OWN)
+        self.assertGreater(beyond(f"{options},{raised}"), bound + OWN, "raised, it must hold more")
 
     def test_thread_caches(self) -> None:
         options = "cpu_cache:0,depot:0,decay:0,dirty_floor:0"
@@ -58,8 +61,10 @@ class Retained(unittest.TestCase):
 
     def test_cpu_caches(self) -> None:
         options = "thread_cache:0,thread_cache_pool:0,depot:0,decay:60000,dirty_floor:0,housekeeper:off"
-        bound = CPU_CACHES + LARGE_IN_CPU_CACHES
-        self.holds(bound, options, "cpu_cache:65536", "cpu_caches", dirty=True)
+        # On one CPU, as how often the program moves would decide. What is cached last has 3000 to 12000 bytes, with the
+        # pages that it keeps at most twice that.
+        bound = (2 + 1) * LARGE_IN_CPU_CACHES // CPUS
+        self.holds(bound, options, "cpu_cache:65536", "cpu_caches", dirty=True, one=True)
 
     def test_depot(self) -> None:
         # Magazines that are less than half full do not go there, so threads have room for whole ones.
