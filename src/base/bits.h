@@ -48,6 +48,9 @@ constexpr uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
   return low;
 }
 
+// Whether the set bits, one at least, are in a row.
+constexpr bool in_one_run(uint64_t word) { return (word & (word + (word & -word))) == 0; }
+
 // Whether there is a run of `count` set bits.
 constexpr bool has_run(uint64_t word, unsigned count) {
   for (unsigned have = 1; have < count && word != 0;) {

@@ -13,12 +13,15 @@ namespace folio {
 // Bins of objects above this get a magazine only after a few slow calls.
 inline constexpr uint32_t kSmallFirst = 512;
 
+// Whether a bin's magazine is in the order of addresses, which the first watched free looks up.
+enum class Ascent : uint8_t { kNo, kYes, kUnknown };
+
 struct BinCache {
   uint8_t capacity;
   uint8_t calls;      // how often the bin ran over or dry since it was last swept, at most 255
   bool ran_over;      // over, not dry, the last time
   uint8_t in_a_row;   // how often it did the same directly before, at most kInARow; not counted while used_up
-  bool ascending;     // while the bin is watched: its magazine came from the folios, in the order of addresses
+  Ascent ascent;      // while the bin is watched
   uint8_t uncounted;  // watched frees that the bin's count lacks
 };
 

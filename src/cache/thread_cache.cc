@@ -219,7 +219,7 @@ void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* z
     if (small != nullptr) put_empty(c, small);
     return nullptr;
   }
-  c.budget.bins[index(bin)].ascending = watch_wanted(process_store, bin) && ascend(magazine->slot(0), got);
+  c.budget.bins[index(bin)].ascent = Ascent::kUnknown;
   magazine->format(got);
   magazine->park(magazine->slot(0));
   if (small != nullptr && got > want) {
@@ -246,17 +246,17 @@ void thread_cache_begin(ThreadCache& c) {
 
 // As long as the bin is watched, no free adds to the magazine, so one glance at its ends tells nearly all frees. (A
 // search each time took a third of a watched free.)
-bool thread_cache_holds(const ThreadCache& c, BinId bin, const void* object) {
+bool thread_cache_holds(ThreadCache& c, BinId bin, const void* object) {
   Slot* const cursor = thread_cursors.cursor[index(bin)];
   if (closed(cursor)) return false;
   Magazine* const magazine = Magazine::of(cursor);
   Slot* const end = magazine->slot(magazine->bottom());
-  if (cursor == end) return false;
-  if (c.budget.bins[index(bin)].ascending && (object < *cursor || object > end[-1]) &&
-      watch_wanted(process_store, bin)) {
-    return false;
-  }
-  return holds(cursor, static_cast<unsigned>(end - cursor), object);
+  const auto count = static_cast<unsigned>(end - cursor);
+  if (count == 0) return false;
+  Ascent& ascent = c.budget.bins[index(bin)].ascent;
+  if (ascent == Ascent::kUnknown) ascent = ascend(cursor, count) ? Ascent::kYes : Ascent::kNo;
+  const bool outside = object < *cursor || object > end[-1];
+  return !(ascent == Ascent::kYes && outside && watch_wanted(process_store, bin)) && holds(cursor, count, object);
 }
 
 unsigned thread_cache_count_watched(ThreadCache& c, BinId bin) {
@@ -281,7 +281,7 @@ void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   Magazine* const magazine = empty != nullptr ? cpu_cache_get(process_caches, bin, want, empty) : nullptr;
   if (magazine == nullptr) return fill(*cache, bin, empty, want, zero);
   if (empty != magazine) put_empty(*cache, empty);
-  b.ascending = false;
+  b.ascent = Ascent::kNo;
   make_room(*cache, bin, magazine);
   install(bin, magazine);
   return pop(bin);
@@ -325,7 +325,7 @@ bool keep_below_others(ThreadCache* cache, BinId bin, void* object) {
   Slot* const last = magazine->slot(magazine->bottom() - 1);
   Slot* slot = cursor;
   if (slot > magazine->slot(0)) {
-    cache->budget.bins[index(bin)].ascending = false;
+    cache->budget.bins[index(bin)].ascent = Ascent::kNo;
     --slot;
     *slot = *last;
     *last = object;
@@ -352,7 +352,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
   const bool turned = !b.ran_over;
   b.ran_over = true;
-  b.ascending = false;
+  b.ascent = Ascent::kNo;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
   // The whole magazine, though half of it may stay: an object that is once in each half would else be missed. (To

@@ -96,7 +96,7 @@ struct ThreadCache {
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
 
 // Whether the calling thread's magazine of the bin holds the object, whose chunk is watched (store/watch.h).
-bool thread_cache_holds(const ThreadCache& cache, BinId bin, const void* object);
+bool thread_cache_holds(ThreadCache& cache, BinId bin, const void* object);
 // For how many watched frees of the bin the one that has just come is to be counted: 0, or those since the last time.
 unsigned thread_cache_count_watched(ThreadCache& cache, BinId bin);
 

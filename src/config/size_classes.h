@@ -91,8 +91,8 @@ struct BinInfo {
 };
 
 // A magazine has room for kMagazineObjects. Those of objects above kManyLargest, and of threads whose mallocs and frees
-// take turns (thread_budget.h), hold kMagazineUsual at most.
-inline constexpr unsigned kMagazineObjects = 126, kMagazineUsual = 62;
+// take turns (thread_budget.h), hold kMagazineUsual at most, a folio.
+inline constexpr unsigned kMagazineObjects = 126, kMagazineUsual = kFolioObjects;
 inline constexpr uint32_t kManyLargest = 512;
 inline constexpr uint32_t kMagazineBytesMost = 66 * 1024;  // of objects in one magazine
 

@@ -1,10 +1,8 @@
-// Takes objects out of folios, and opens a chunk when no folio has room.
+// Takes objects of a bin's chunks, and opens a chunk when none has room.
 //
-//   take_objects -> take_inherited, take_warm, take_cold -> take_from_chunk -> take_from_folio
-//                                                        -> take_resident_of -> take_resident_in
+//   take_objects -> take_inherited, take_warm, take_cold -> take_from_chunk, take_resident_of (take)
 //                -> take_from_others -> inherit (retire)
 //                -> open_chunk
-//   take_from_folio, take_resident_in -> set_bits (occupancy), note_taken (residency)
 #include "store/bin.h"
 
 #include "os/os.h"
@@ -18,132 +16,18 @@
 #include "store/purge.h"
 #include "store/residency.h"
 #include "store/retire.h"
+#include "store/take.h"
 #include "store/watch.h"
 
 namespace folio {
 
 namespace {
 
-// *why changes if the folio has free objects that cannot be used: not committed, or not resident near a limit.
-unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, void** objects, unsigned want, bool* zero,
-                         Commit* why) {
-  const BinInfo& info = d.info();
-  const uint64_t valid = valid_in(info, folio);
-  const uint64_t now = d.occupancy(info, folio).load(order::relaxed);  // relaxed: a guess, the fetch_or decides
-  const uint64_t free = fullness_of(now, valid) == peeked ? valid & ~now : 0;
-  if (free == 0) {
-    lower_folio(d, folio, peeked);
-    return 0;
-  }
-  // Of a purged folio, resident objects first. (Of objects of a page and more take_resident has tried these.)
-  const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(info);
-  uint64_t there = purged ? resident_objects(d, folio, free) : 0;
-  // Near a limit, resident objects only.
-  const bool tight = !has_room(want * size_t{info.size} + os::page_bytes());
-  if (tight) there = resident_objects(d, folio, free);
-  if (tight && there == 0) {
-    *why = Commit::kRefused;
-    return 0;
-  }
-  Commit result;
-  const uint64_t choice = commit_objects(d, folio, lowest_bits(there != 0 ? there : free, want), &result);
-  if (choice == 0) {
-    *why = result;
-    return 0;
-  }
-  const uint64_t before = set_bits(d, folio, choice);
-  const uint64_t mine = choice & ~before;
-  if (fullness_of(before | choice, valid) != peeked) lower_folio(d, folio, peeked);
-  if (mine == 0) return 0;
-  if (zero != nullptr) *zero = is_untouched(d, folio * kFolioObjects + lowest_bit(mine));
-  note_taken(d, folio, mine);
-  unsigned count = 0;
-  char* const first = d.slot(folio * kFolioObjects);
-  for (uint64_t rest = mine; rest != 0; rest &= rest - 1)
-    objects[count++] = first + lowest_bit(rest) * size_t{info.size};
-  return count;
-}
-
-// *why: as in take_from_folio, which then ends the search.
-unsigned take_from_chunk(Descriptor& d, Fullness fullness, void** objects, unsigned want, bool* zero, Commit* why) {
-  unsigned got = 0;
-  for (int folio = 0; got < want && *why == Commit::kDone;) {
-    // From the last folio on: those below are used up, or were raised again since, for the next call.
-    folio = find_folio(d, fullness, static_cast<unsigned>(folio));
-    if (folio < 0) {
-      lower_chunk(d, fullness);
-      break;
-    }
-    got += take_from_folio(d, static_cast<unsigned>(folio), fullness, objects + got, want - got,
-                           got == 0 ? zero : nullptr, why);
-  }
-  return got;
-}
-
 // Lowers a chunk's dirty hint, and raises it again if a page is dirty.
 void repair_dirty(Descriptor& d) {
   lower_chunk(d, kDirty);
   if (any_dirty(d)) raise_chunk(d, kDirty);
 }
-
-// The first dirty page at or behind `from`, or the chunk's end.
-unsigned next_dirty(Descriptor& d, unsigned from) {
-  for (unsigned w = from / 64; w < kPageWords; ++w) {
-    uint64_t rest = d.dirty(w).load(order::relaxed);  // relaxed: a guess, the fetch_or decides
-    if (w == from / 64) rest &= ~low_mask(from % 64);
-    if (rest != 0) return w * 64 + lowest_bit(rest);
-  }
-  return kPageWords * 64;
-}
-
-// Takes free objects of a folio whose pages are all resident.
-unsigned take_resident_in(Descriptor& d, unsigned folio, void** objects, unsigned want) {
-  const uint64_t now = d.occupancy(folio).load(order::relaxed), valid = d.valid(folio);  // relaxed: set_bits decides
-  const uint64_t choice = lowest_bits(resident_objects(d, folio, valid & ~now), want);
-  if (choice == 0) return 0;
-  const uint64_t before = set_bits(d, folio, choice), mine = choice & ~before;
-  const Fullness was = fullness_of(before, valid);
-  if (was != kFull && fullness_of(before | choice, valid) != was) lower_folio(d, folio, was);
-  if (mine == 0) return 0;
-  note_taken(d, folio, mine);
-  unsigned got = 0;
-  for (uint64_t rest = mine; rest != 0; rest &= rest - 1) {
-    objects[got++] = object_at(d, folio * kFolioObjects + lowest_bit(rest));
-  }
-  return got;
-}
-
-// The same of the chunk's folios with dirty pages.
-unsigned take_resident_of(Descriptor& d, void** objects, unsigned want) {
-  const ChunkPages chunk(d);
-  unsigned got = 0, folio = 0;
-  for (unsigned page = next_dirty(d, 0); page < kPageWords * 64 && got < want;) {
-    const Objects on = chunk.on({page, page + 1});
-    if (folio < on.first / kFolioObjects) folio = on.first / kFolioObjects;
-    for (; folio * kFolioObjects < on.end && got < want; ++folio) {
-      got += take_resident_in(d, folio, objects + got, want - got);
-    }
-    // Each folio once, though it may have more than one such page.
-    if (folio == d.info().folios) break;
-    const unsigned next = chunk.of(folio * kFolioObjects).first;
-    page = next_dirty(d, next > page ? next : page + 1);
-  }
-  return got;
-}
-
-// Where takes of one call put what they get.
-struct Taking {
-  void** objects;
-  unsigned want;
-  bool *zero, *refused;  // may be null
-  unsigned got = 0;
-
-  bool done() const { return got == want; }
-  void add_resident(unsigned more) {
-    if (got == 0 && more != 0 && zero != nullptr) *zero = false;
-    got += more;
-  }
-};
 
 // Takes resident objects before any that would fault. Of objects of a page and more, whatever folio they are in: they
 // are purged one by one. Of smaller ones once no folio in use has room. (Without it super server takes 1.36 (1.20 to
@@ -155,8 +39,7 @@ void take_resident(HintBlock* blocks, Taking& t) {
     for (unsigned slot = 0; slot < kWindowChunks;) {
       Descriptor* const d = find_chunk(*block, kDirty, slot);
       if (d == nullptr) break;
-      const unsigned here = take_resident_of(*d, t.objects + t.got, t.want - t.got);
-      t.add_resident(here);
+      const unsigned here = take_resident_of(*d, t);
       if (t.done()) return;
       if (here == 0) repair_dirty(*d);
       if (here == 0 && ++in_vain == kInVainMost) return;
@@ -260,8 +143,7 @@ Descriptor* open_chunk(Store& store, BinId bin, const Inherited& inherited, bool
 void take_inherited(Bin& b, Taking& t) {
   Descriptor* d = b.inherited.load(order::acquire);  // [descriptor] acquire: pairs with inherit
   if (d == nullptr || t.done()) return;
-  const unsigned here = take_resident_of(*d, t.objects + t.got, t.want - t.got);
-  t.add_resident(here);
+  const unsigned here = take_resident_of(*d, t);
   if (here == 0) b.inherited.compare_exchange(d, nullptr, order::relaxed);  // relaxed: a hint
 }
 
@@ -325,7 +207,7 @@ void take_of_class(HintBlock* blocks, Fullness fullness, Taking& t) {
       Descriptor* d = find_chunk(*block, fullness, slot);
       if (d == nullptr) break;
       Commit here = Commit::kDone;
-      t.got += take_from_chunk(*d, fullness, t.objects + t.got, t.want - t.got, t.got == 0 ? t.zero : nullptr, &here);
+      take_from_chunk(*d, fullness, t, &here);
       if (here == Commit::kDone) continue;
       if (here == Commit::kRefused && t.refused != nullptr) *t.refused = true;
       slot = window_slot(d->first) + 1;
@@ -346,15 +228,14 @@ bool needs_cold(BinId bin, const Taking& t) { return has_pages_of_its_own(info_o
 
 void take_cold(HintBlock* blocks, BinId bin, Taking& t) {
   if (!needs_cold(bin, t)) return;
-  if (has_pages_of_its_own(info_of(bin))) {
-    take_of_class(blocks, kNearlyFull, t);
-    take_of_class(blocks, kPartlyFull, t);
-  }
+  // Of objects below a page, too: the rest of an empty folio of which a part was resident, before the folio behind it.
+  take_of_class(blocks, kNearlyFull, t);
+  take_of_class(blocks, kPartlyFull, t);
   take_of_class(blocks, kEmpty, t);
 }
 
-// From empty folios on pages that are in use, where a page has several. (Without it a bin of 16 bytes used half of each
-// page that it inherited.)
+// From empty folios on pages that are in use, in chunks without a dirty page, where a page has several folios. (Without
+// it a bin of 16 bytes used half of each page that it inherited.)
 void take_empty_on_used_pages(HintBlock* blocks, BinId bin, Taking& t) {
   constexpr unsigned kInVainMost = 16;
   if (size_t{info_of(bin).size} * kFolioObjects >= os::page_bytes()) return;
@@ -364,11 +245,8 @@ void take_empty_on_used_pages(HintBlock* blocks, BinId bin, Taking& t) {
       Descriptor* const d = find_chunk(*block, kEmpty, slot);
       if (d == nullptr) break;
       slot = window_slot(d->first) + 1;
-      for (int folio = 0; (folio = find_folio(*d, kEmpty, static_cast<unsigned>(folio))) >= 0; ++folio) {
-        const unsigned here = take_resident_in(*d, static_cast<unsigned>(folio), t.objects + t.got, t.want - t.got);
-        t.add_resident(here);
-        if (t.done() || (here == 0 && ++in_vain == kInVainMost)) return;
-      }
+      const unsigned here = take_resident_of(*d, t);
+      if (t.done() || (here == 0 && ++in_vain == kInVainMost)) return;
     }
   }
 }

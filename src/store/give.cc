@@ -41,12 +41,24 @@ FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const void* object) {
   return d != nullptr && d->bin == bin && d->sealed() ? d : nullptr;
 }
 
+// What a give needs to know of a bin: a copy, as the compiler would read it again after each store.
+struct Shape {
+  uint64_t multiplier;
+  size_t size;
+  unsigned objects, words_before;
+  explicit Shape(const BinInfo& info)
+      : multiplier(info.multiplier),
+        size(info.size),
+        objects(info.objects),
+        words_before(info.words_before_occupancy) {}
+};
+
 // Whether an object starts at `address`: the *number-th.
-FOLIO_INLINE bool is_start(const BinInfo& info, const Descriptor& d, const char* address, unsigned* number) {
+FOLIO_INLINE bool is_start(const Shape& shape, const Descriptor& d, const char* address, unsigned* number) {
   const auto offset = static_cast<size_t>(address - d.first);
-  const uint64_t its = (offset * info.multiplier) >> kDivisionShift;
+  const uint64_t its = (offset * shape.multiplier) >> kDivisionShift;
   *number = static_cast<unsigned>(its);
-  return its * info.size == offset && its < info.objects;
+  return its * shape.size == offset && its < shape.objects;
 }
 
 FOLIO_COLD void report_not_given(BinId bin, const void* address, const char* function) {
@@ -83,14 +95,13 @@ struct Gathered {
     }
   }
 
-  // The mask of the folio with this word, which it prefetches for give_to. Without a branch on whether the folio is a
-  // new one, which depends on the order of frees.
-  FOLIO_INLINE uint64_t& mask_of(Word* its, unsigned its_place) {
+  // The mask of the folio with this word, which it prefetches for give_to; `count` is n, which a new one raises.
+  // Without a branch on whether it is a new one, which depends on the order of frees.
+  FOLIO_INLINE uint64_t& mask_of(Word* its, unsigned its_place, unsigned& count) {
     uint8_t& at = number_at[reinterpret_cast<uintptr_t>(its) / sizeof(Word) % kPlaces];
-    unsigned number = at;
-    const unsigned is_new = word[number] != its ? 1 : 0;
-    n += is_new;
-    number ^= (number ^ n) & (0 - is_new);
+    const unsigned known = at, is_new = word[known] != its ? 1 : 0;
+    count += is_new;
+    const unsigned number = known ^ ((known ^ count) & (0 - is_new));
     at = static_cast<uint8_t>(number);
     word[number] = its;
     place[number] = static_cast<uint16_t>(its_place);
@@ -103,26 +114,25 @@ struct Gathered {
 // Returns the next one. (To go on in the same chunk, and not only in the same folio, saved 2 instructions an object,
 // and took 1.04 of the time where frees are in random order: whether the next object is of the same chunk is not
 // predictable.)
-FOLIO_INLINE void* const* gather_run(uint64_t& mask, const BinInfo& info, uint64_t valid, const char* start,
-                                     void* const* at, void* const* end, const char* function, BinId bin) {
-  uint64_t bits = mask;
-  const size_t size = info.size;
+FOLIO_INLINE void* const* gather_run(uint64_t& mask, const Shape& shape, uint64_t valid, const char* start,
+                                     void* const* at, void* const* end) {
+  uint64_t free = valid & ~mask;
   while (++at != end) {
     const auto offset = static_cast<size_t>(static_cast<const char*>(*at) - start);
-    if (offset >= kFolioObjects * size) break;
-    const uint64_t number = (offset * info.multiplier) >> kDivisionShift, bit = uint64_t{1} << number;
-    if (number * size != offset || (valid & bit) == 0) break;
-    if (__builtin_expect((bits & bit) != 0, false)) report_double_free(function, *at, bin);
-    bits |= bit;
+    if (offset >= kFolioObjects * shape.size) break;
+    const uint64_t number = (offset * shape.multiplier) >> kDivisionShift, bit = uint64_t{1} << number;
+    // One that is there already, too: the caller reports it.
+    if (number * shape.size != offset || (free & bit) == 0) break;
+    free ^= bit;
   }
-  mask = bits;
+  mask = valid & ~free;
   return at;
 }
 
 // A direct-mapped cache of descriptors: in random order each object is in another chunk than the one before, and to
 // find a descriptor takes 35 instructions.
 struct SeenChunks {
-  static constexpr unsigned kPlaces = 8;
+  static constexpr unsigned kPlaces = 32;
   uintptr_t chunk[kPlaces];  // its address / kChunkBytes, or what no address has
   Descriptor* descriptor[kPlaces];
 
@@ -163,47 +173,51 @@ void give_objects(BinId bin, void* const* objects, unsigned count, const char* f
 void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* function) {
   constexpr ptrdiff_t kSingly = 16, kRunLeast = 4;
   Giving giving(bin, function);
-  const BinInfo& info = giving.info;
+  const Shape shape(giving.info);
   Gathered gathered;
   SeenChunks seen;
+  unsigned folios = 0;
+  // The mask that it was added to, and its number; null if it is not an object.
+  const auto gather = [&](void* address, unsigned* number) __attribute__((always_inline))->uint64_t* {
+    auto* const object = static_cast<char*>(address);
+    Descriptor* const d = seen.descriptor_for(bin, object);
+    if (__builtin_expect(d == nullptr || !is_start(shape, *d, object, number), false)) {
+      report_not_given(bin, object, function);
+      return nullptr;
+    }
+    const unsigned place = shape.words_before + *number / kFolioObjects;
+    const uint64_t bit = uint64_t{1} << *number % kFolioObjects;
+    uint64_t& mask = gathered.mask_of(d->words() + place, place, folios);
+    if (__builtin_expect((mask & bit) != 0, false)) report_double_free(function, object, bin);
+    mask |= bit;
+    return &mask;
+  };
   for (const ObjectList* list = lists; list != lists + n; ++list) {
-    if (gathered.n + list->count > Gathered::kMost) {
+    if (folios + list->count > Gathered::kMost) {
+      gathered.n = folios;
       gathered.give_to(giving);
       gathered.forget();
+      folios = 0;
     }
-    void *const *at = list->objects, *const *const end = at + list->count, *const *look_at = at;
-    while (at != end) {
-      auto* const object = static_cast<char*>(*at);
-      Descriptor* const d = seen.descriptor_for(bin, object);
+    for (void *const *at = list->objects, *const *const end = at + list->count; at != end;) {
+      void* const* const first = at;
       unsigned number;
-      if (__builtin_expect(d == nullptr || !is_start(info, *d, object, &number), false)) {
-        report_not_given(bin, object, function);
-        ++at;
-        continue;
-      }
-      const unsigned folio = number / kFolioObjects, place = info.words_before_occupancy + folio;
-      const uint64_t in_folio = number % kFolioObjects, bit = uint64_t{1} << in_folio;
-      uint64_t& mask = gathered.mask_of(d->words() + place, place);
-      if (__builtin_expect((mask & bit) != 0, false)) report_double_free(function, object, bin);
-      mask |= bit;
-      if (at < look_at) {
-        ++at;
-        continue;
-      }
-      const char* const start = object - in_folio * info.size;
-      void* const* const next = gather_run(mask, info, valid_in(info, folio), start, at, end, function, bin);
-      if (next - at < kRunLeast) look_at = end - next < kSingly ? end : next + kSingly;
-      at = next;
+      uint64_t* const mask = gather(*at++, &number);
+      if (mask == nullptr) continue;
+      const char* const start = static_cast<char*>(*first) - number % kFolioObjects * shape.size;
+      at = gather_run(*mask, shape, valid_in(giving.info, number / kFolioObjects), start, first, end);
+      if (at - first >= kRunLeast) continue;
+      for (void* const* const stop = end - at < kSingly ? end : at + kSingly; at != stop; ++at) gather(*at, &number);
     }
   }
+  gathered.n = folios;
   gathered.give_to(giving);
 }
 
 void give_object(BinId bin, void* object, const char* function) {
-  const BinInfo& info = info_of(bin);
   Descriptor* const d = descriptor_for(bin, object);
   unsigned number;
-  if (d == nullptr || !is_start(info, *d, static_cast<char*>(object), &number)) {
+  if (d == nullptr || !is_start(Shape(info_of(bin)), *d, static_cast<char*>(object), &number)) {
     return report_not_given(bin, object, function);
   }
   Giving(bin, function).give(*d, number / kFolioObjects, uint64_t{1} << number % kFolioObjects);
