@@ -160,10 +160,9 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 //   one thread:   that, and pins_pages        the whole list, for the folios
 //                 beyond half of the budget   the older half, at most kAtOnce objects, for the folios
 // What is over the cache's budget, or kListMost, is beyond either; a walk finds the older half, so with lists of 2,000
-// magazines a free of 8 bytes took 10 ns in place of 5. Of a longer list of objects up to 512 bytes pins_pages is
-// asked at each fourth magazine: it takes 500 instructions, 3 % of a tree's. (For larger ones, too: strings that grow
-// took 1.12 of the time.) (With the rule for one thread, trees of 500 to 30,000 nodes take 0.63 of the time; a free
-// that gave 16,384 objects back took 0.26 ms.)
+// magazines a free of 8 bytes took 10 ns in place of 5. Of a longer list of small objects pins_pages is asked at
+// each fourth magazine: 3 % of a tree's instructions. (Of larger ones, too: growing strings took 1.12 of the time.)
+// With the rule for one thread, trees of 500 to 30,000 nodes take 0.63 of it; giving 16,384 objects back took 0.26 ms.
 Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int64_t* bytes) {
   constexpr unsigned kAtOnce = 4096, kListMost = 400, kLookEvery = 4;
   const CpuList& list = cache.lists[index(bin)];
@@ -172,8 +171,8 @@ Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int
   const uint64_t budget = shared ? small_budget(caches) : budget_by_residency(caches);
   const bool over = cache.bytes > budget || list.magazines > kListMost;
   if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
-  const bool few = list.magazines <= kBundleMost || info_of(bin).size > kManyLargest;
-  const bool look = few || over || list.magazines % kLookEvery == 1;
+  const bool look =
+      over || list.magazines <= kBundleMost || info_of(bin).size > kManyLargest || list.magazines % kLookEvery == 1;
   if (shared || (look && pins_pages(list.top(), objects))) return remove_behind(cache, bin, 0, bytes);
   if (objects * uint64_t{info_of(bin).size} <= budget / 2 && !over) return nullptr;
   return remove_behind(cache, bin, objects - (objects / 2 < kAtOnce ? objects / 2 : kAtOnce), bytes);
