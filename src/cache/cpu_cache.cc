@@ -18,9 +18,8 @@ namespace {
 constinit Hint<int> transactions{0};
 
 FOLIO_NOINLINE int detect_transactions() {
-  const int known = arch::Transaction::has() ? 2 : 1;
-  transactions.set(known);
-  return known;
+  transactions.set(arch::Transaction::has() ? 2 : 1);
+  return transactions.get();
 }
 
 // How often a cache's flag must be found held before the cache uses transactions. A transaction takes 20 ns where the
@@ -159,10 +158,10 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 //   shared depot: beyond a bundle's worth     the whole list, for the depot
 //   one thread:   that, and pins_pages        the whole list, for the folios
 //                 beyond half of the budget   the older half, at most kAtOnce objects, for the folios
-// What is over the cache's budget, or kListMost, is beyond either; a walk finds the older half, so with lists of 2,000
-// magazines a free of 8 bytes took 10 ns in place of 5. Of a longer list of small objects pins_pages is asked at
-// each fourth magazine: 3 % of a tree's instructions. (Of larger ones, too: growing strings took 1.12 of the time.)
-// With the rule for one thread, trees of 500 to 30,000 nodes take 0.63 of it; giving 16,384 objects back took 0.26 ms.
+// What is over the cache's budget, or kListMost, is beyond either; a walk finds the older half (with lists of 2,000
+// magazines a free took 10 ns in place of 5). Of small objects pins_pages is asked at each fourth magazine, for 3 % of a
+// tree's time; not of larger ones, for 12 % of growing strings'. (The rule for one thread: trees of 500 to 30,000 nodes
+// in 0.63 of the time; giving 16,384 objects back took 0.26 ms.)
 Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int64_t* bytes) {
   constexpr unsigned kAtOnce = 4096, kListMost = 400, kLookEvery = 4;
   const CpuList& list = cache.lists[index(bin)];
@@ -171,8 +170,8 @@ Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int
   const uint64_t budget = shared ? small_budget(caches) : budget_by_residency(caches);
   const bool over = cache.bytes > budget || list.magazines > kListMost;
   if (list.magazines <= kBundleMost && objects <= bundle_objects(bin) && !over) return nullptr;
-  const bool look =
-      over || list.magazines <= kBundleMost || info_of(bin).size > kManyLargest || list.magazines % kLookEvery == 1;
+  const bool often = over || list.magazines <= kBundleMost || info_of(bin).size > kManyLargest;
+  const bool look = often || list.magazines % kLookEvery == 1;
   if (shared || (look && pins_pages(list.top(), objects))) return remove_behind(cache, bin, 0, bytes);
   if (objects * uint64_t{info_of(bin).size} <= budget / 2 && !over) return nullptr;
   return remove_behind(cache, bin, objects - (objects / 2 < kAtOnce ? objects / 2 : kAtOnce), bytes);
