@@ -229,8 +229,11 @@ bool needs_cold(BinId bin, const Taking& t) { return has_pages_of_its_own(info_o
 void take_cold(HintBlock* blocks, BinId bin, Taking& t) {
   if (!needs_cold(bin, t)) return;
   // Of objects below a page, too: the rest of an empty folio of which a part was resident, before the folio behind it.
-  take_of_class(blocks, kNearlyFull, t);
-  take_of_class(blocks, kPartlyFull, t);
+  // (Also where nothing was: mallocs that fail at a hard limit took up to 1.25 times the instructions.)
+  if (has_pages_of_its_own(info_of(bin)) || t.got != 0) {
+    take_of_class(blocks, kNearlyFull, t);
+    take_of_class(blocks, kPartlyFull, t);
+  }
   take_of_class(blocks, kEmpty, t);
 }
 

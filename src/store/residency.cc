@@ -1,6 +1,7 @@
 // Keeps the resident and dirty bits of pages as objects come and go; touches pages ahead; makes clusters huge again.
 #include "store/residency.h"
 
+#include "config/options.h"
 #include "os/os.h"
 #include "space/huge_pace.h"
 #include "space/pages.h"
@@ -141,8 +142,9 @@ namespace {
 // Touching ahead: one system call brings `page` and those behind it: a sixteenth of what the bin has below it and in up
 // to 16 other chunks, 64 KiB at most. A page costs about twice as much by a fault of its own as together with fifteen
 // others (measured); a heap of 200 MiB without huge pages grows in 5 to 12 % less time. Only for objects so small that
-// every use of one touches its page. Rejected: to ask the kernel by mincore whether the pages below are resident:
-// sandboxes kill a process for it, and it cost 5 % of that time.
+// every use of one touches its page; and not with decay:0, where the next slow call purges what came (then each page of
+// a growing heap faulted four to eight times). Rejected: to ask the kernel by mincore whether the pages below are
+// resident: sandboxes kill a process for it, and it cost 5 % of that time.
 constexpr unsigned kAheadShift = 4;
 constexpr size_t kAheadMost = size_t{64} << 10;
 constexpr unsigned kAheadOthers = 16;  // so many chunks of the bin are enough for that
@@ -207,7 +209,7 @@ FOLIO_NOINLINE void note_change(Descriptor& d, unsigned folio, uint64_t mine) {
   if (d.backing() == Backing::kHugePurged) touch_purged(d);
   const int before = change.resident;
   visit_pages_of(chunk, folio, mine, [&](Pages pages) { set_resident(d, pages, change); });
-  if (change.resident != before && d.info().size <= kAheadObjectMost && !room_is_tight()) {
+  if (change.resident != before && d.info().size <= kAheadObjectMost && options.decay != 0 && !room_is_tight()) {
     touch_ahead(d, fresh - 1, change);
   }
 }

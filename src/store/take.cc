@@ -138,7 +138,7 @@ unsigned take_empty_of(Descriptor& d, Taking& t) {
   return got;
 }
 
-// The same of objects of a page and more, on dirty pages: of any folio.
+// The same of any folio, on dirty pages.
 unsigned take_dirty_of(Descriptor& d, Taking& t) {
   const ChunkPages chunk(d);
   unsigned got = 0, folio = 0;
@@ -156,7 +156,9 @@ unsigned take_dirty_of(Descriptor& d, Taking& t) {
 }  // namespace
 
 unsigned take_resident_of(Descriptor& d, Taking& t) {
-  return has_pages_of_its_own(d.info()) ? take_dirty_of(d, t) : take_empty_of(d, t);
+  const unsigned got = has_pages_of_its_own(d.info()) ? 0 : take_empty_of(d, t);
+  // Of smaller objects, too: near a limit a folio in use may have been left, as its other pages would fault.
+  return got != 0 || t.done() ? got : take_dirty_of(d, t);
 }
 
 }  // namespace folio

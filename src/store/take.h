@@ -35,8 +35,8 @@ struct Taking {
 // cannot be used: not committed, or not resident near a limit. Then the search ends.
 void take_from_chunk(Descriptor& d, Fullness fullness, Taking& t, Commit* why);
 
-// Objects whose pages are all resident: of objects below a page those of empty folios, as bin.cc has been to the others
-// before; of larger ones those on dirty pages. Returns how many.
+// Objects whose pages are all resident: of objects below a page those of empty folios first, as bin.cc has been to the
+// others before; else those on dirty pages. Returns how many.
 unsigned take_resident_of(Descriptor& d, Taking& t);
 
 }  // namespace folio

@@ -163,6 +163,18 @@ TEST(Residency, PagesAheadCountTheBinsOtherChunks) {
   });
 }
 
+// They would be purged before they are used.
+TEST(Residency, NoPagesComeAheadWithoutDecay) {
+  EXPECT_IN_FRESH_HEAP([] {
+    options.decay = 0;
+    const BinId bin = bin_of(64);
+    take_chunks(bin, 4);
+    take_chunk(bin, [&](Descriptor& d, size_t taken) {
+      EXPECT_LE(resident_pages(d.chunk(), kChunkBytes) * os::page_bytes(), taken + os::page_bytes());
+    });
+  });
+}
+
 TEST(Residency, WhatCameAheadIsDirtyAndGoesLikeIt) {
   EXPECT_IN_FRESH_HEAP([] {
     const PageDelta delta;

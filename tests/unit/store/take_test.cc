@@ -116,6 +116,23 @@ TEST(Take, EmptyFoliosOnPagesThatAreNotThereAreLeftOut) {
   });
 }
 
+// As a search near a limit needs them, which leaves folios whose other pages would fault.
+TEST(Take, FreePagesOfFoliosInUseComeWhereNoFolioIsEmpty) {
+  EXPECT_IN_CHILD([] {
+    const BinId bin = bin_of(192);  // a folio on three pages
+    const auto objects = take_many(bin, info_of(bin).objects);
+    for (void* object : objects) *static_cast<char*>(object) = 1;
+    std::vector<void*> given;
+    for (unsigned i = 10; i < 50; ++i) given.push_back(objects[5 * kFolioObjects + i]);
+    give_many(bin, given);
+    std::vector<void*> some(kFolioObjects);
+    Taking t = {some.data(), kFolioObjects, nullptr, nullptr};
+    EXPECT_EQ(take_resident_of(chunk_of(objects[0]), t), given.size());
+    some.resize(t.got);
+    EXPECT_EQ(some, given);
+  });
+}
+
 // A hint that says empty of a folio that is not.
 TEST(Take, StaleHintsOfEmptyFoliosAreLowered) {
   EXPECT_IN_CHILD([] {
