@@ -182,6 +182,7 @@ void aside(void (*work)()) {
   };
   if (pthread_create(&thread, &attributes, start, reinterpret_cast<void*>(work)) != 0) abort();
   pthread_join(thread, nullptr);
+  memset(stack, 0, kStack);            // gcore writes it out as if it could be read
   mprotect(stack, kStack, PROT_NONE);  // not unmapped: an object at that address would be pointed to
 }
 
