@@ -44,8 +44,9 @@ size_t resident_before;
 void say(size_t held) {
   const size_t now = resident(), own = resident_before + held;
   const folio_stats s = stats();
-  printf("retained=%zu held=%zu dirty=%zu metadata=%zu chunks=%zu peak=%zu\n", (now < own ? 0 : now - own) / kKiB,
-         held / kKiB, s.dirty / kKiB, s.metadata / kKiB, s.chunks, s.resident / kKiB);
+  printf("retained=%zu held=%zu dirty=%zu cached=%zu fragmented=%zu metadata=%zu chunks=%zu peak=%zu\n",
+         (now < own ? 0 : now - own) / kKiB, held / kKiB, s.dirty / kKiB, s.cached / kKiB, s.fragmented / kKiB,
+         s.metadata / kKiB, s.chunks, s.resident / kKiB);
 }
 
 char* make(size_t size) {
