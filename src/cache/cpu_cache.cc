@@ -160,8 +160,8 @@ Magazine* remove_behind(CpuCache& cache, BinId bin, unsigned keep, int64_t* byte
 //                 beyond half of the budget   the older half, at most kAtOnce objects, for the folios
 // What is over the cache's budget, or kListMost, is beyond either; a walk finds the older half (with lists of 2,000
 // magazines a free took 10 ns in place of 5). Of small objects pins_pages is asked at each fourth magazine, for 3 % of
-// a tree's time; not of larger ones, for 12 % of growing strings'. (The rule for one thread: trees of 500 to 30,000
-// nodes in 0.63 of the time; giving 16,384 objects back took 0.26 ms.)
+// a tree's instructions; larger ones at each, else growing strings took 1.12 of the time. (The rule for one thread:
+// trees of 500 to 30,000 nodes in 0.63 of the time; giving 16,384 objects back took 0.26 ms.)
 Magazine* remove_excess(const CpuCaches& caches, CpuCache& cache, BinId bin, int64_t* bytes) {
   constexpr unsigned kAtOnce = 4096, kListMost = 400, kLookEvery = 4;
   const CpuList& list = cache.lists[index(bin)];

@@ -91,7 +91,7 @@ struct BinInfo {
 };
 
 // A magazine has room for kMagazineObjects. Those of objects above kManyLargest, and of threads whose mallocs and frees
-// take turns (thread_budget.h), hold kMagazineUsual at most, a folio.
+// take turns (thread_budget.h), hold kMagazineUsual at most: those of one folio, which a take has whole.
 inline constexpr unsigned kMagazineObjects = 126, kMagazineUsual = kFolioObjects;
 inline constexpr uint32_t kManyLargest = 512;
 inline constexpr uint32_t kMagazineBytesMost = 66 * 1024;  // of objects in one magazine

@@ -29,16 +29,16 @@ unsigned put_addresses(const Descriptor& d, unsigned folio, uint64_t mine, void*
 }
 
 // *why changes if the folio has free objects that cannot be used: not committed, or not resident near a limit.
-unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, Taking& t, Commit* why) {
+void take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, Taking& t, Commit* why) {
   const BinInfo& info = d.info();
   const uint64_t valid = valid_in(info, folio);
   const uint64_t now = d.occupancy(info, folio).load(order::relaxed);  // relaxed: a guess, the fetch_or decides
   const uint64_t free = fullness_of(now, valid) == peeked ? valid & ~now : 0;
   if (free == 0) {
     lower_folio(d, folio, peeked);
-    return 0;
+    return;
   }
-  if (t.enough_before(now)) return t.end();
+  if (t.enough_before(now)) return void(t.end());
   const unsigned want = t.want - t.got;
   // Of a purged folio, resident objects first. (Of objects of a page and more take_resident has tried these.)
   const bool purged = now != 0 && was_purged(d) && !has_pages_of_its_own(info);
@@ -48,21 +48,21 @@ unsigned take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, Taking&
   if (tight) there = resident_objects(d, folio, free);
   if (tight && there == 0) {
     *why = Commit::kRefused;
-    return 0;
+    return;
   }
   Commit result;
   const uint64_t choice = commit_objects(d, folio, lowest_bits(there != 0 ? there : free, want), &result);
   if (choice == 0) {
     *why = result;
-    return 0;
+    return;
   }
   const uint64_t before = set_bits(d, folio, choice);
   const uint64_t mine = choice & ~before;
   if (fullness_of(before | choice, valid) != peeked) lower_folio(d, folio, peeked);
-  if (mine == 0) return 0;
+  if (mine == 0) return;
   if (t.got == 0 && t.zero != nullptr) *t.zero = is_untouched(d, folio * kFolioObjects + lowest_bit(mine));
   note_taken(d, folio, mine);
-  return t.add(put_addresses(d, folio, mine, t.next()));
+  t.add(put_addresses(d, folio, mine, t.next()));
 }
 
 }  // namespace
@@ -153,6 +153,7 @@ unsigned take_dirty_of(Descriptor& d, Taking& t) {
   }
   return got;
 }
+
 }  // namespace
 
 unsigned take_resident_of(Descriptor& d, Taking& t) {
