@@ -23,7 +23,8 @@ seam_counts* front* true_front* sample_tables_most sample_slots sample_bytes sam
 sample_counts* seam_until_offset sample_registers_offset thread_cache_thread_offset cpu_cache_large_bytes_offset
 code_guarded mode_guarding guard_page_offset guard_count_offset guard_marks_offset guard_slots_offset guard_slot_bytes
 guard_object_offset guard_size_offset guard_allocated_offset guard_freed_offset guard_frames guard_interval*
-seam_carefully_offset seam_setting_bytes window_number_offset cluster_shift open_clusters*"""
+seam_carefully_offset seam_setting_bytes window_number_offset cluster_shift open_clusters* field_entry_bytes
+field_bitmaps"""
 NAMES = FIELDS.split()
 FORMAT = "<" + "".join("Q" if name.endswith("*") else "I" for name in NAMES)
 
@@ -42,7 +43,7 @@ def find_layout():
         if re.search(r"^\S+ r\S+ .*/libfolio", line):
             memory.seek(start)
             data = memory.read(end - start)
-            at = data.find(b"FolioLay\7\0\0\0")
+            at = data.find(b"FolioLay\10\0\0\0")
             if at >= 0 and struct.unpack_from("<Q", data, at + 48)[0] >= start:  # not a copy without addresses
                 return start + at
     sys.exit("no Folio in this process, or of another version")
@@ -80,7 +81,9 @@ large = 0
 field = read(L["fields"], "<Q")[0]
 while field:
     granules = read(field + L["field_granules_offset"], "<I")[0]
-    entries = read(field + L["field_bytes"] + granules // 64 * 24, f"<{granules}I")
+    first = field + L["field_bytes"] + granules // 8 * L["field_bitmaps"]
+    step = L["field_entry_bytes"]
+    entries = read(first, f"<{granules * step // 4}I")[:: step // 4]
     large += sum((entry & 0xFFFF) << L["granule_shift"] for entry in entries if entry >> 31)
     field = read(field + L["field_next_offset"], "<Q")[0]
 print(f"large: {large} bytes live")

@@ -32,6 +32,17 @@ inline constexpr size_t kFieldBytesMost = size_t{64} << 20;
 inline constexpr size_t kLargeMost = size_t{8} << 20;
 inline constexpr size_t kLineOffsetMost = size_t{63} * 64;
 
+// An entry, and room beside it, so that four share a cache line: each malloc and free of a large object writes the
+// object's. (With sixteen a line most neighbours on it were other threads' objects: two threads that each replace 300
+// objects of up to 200 KB reach 1.21 (1.15-1.36) times the speed with four, 1.30 (1.28-1.37) with one, for four times
+// the metadata.)
+struct FieldEntry {
+  Atomic<uint32_t> word;
+  uint32_t unused[3];
+};
+inline constexpr size_t kEntryBytes = sizeof(FieldEntry);
+inline constexpr unsigned kFieldBitmaps = 3;  // occupancy, resident, aged
+
 // Header written once, before the field is published; words and entries changed by anybody, under the protocols of
 // large.h.
 struct Field {
@@ -56,7 +67,7 @@ struct Field {
 
   using Word = Atomic<uint64_t>;
   static size_t bytes_for(uint32_t granules) {
-    return sizeof(Field) + size_t{granules} / 64 * 24 + size_t{granules} * 4;
+    return sizeof(Field) + size_t{granules} / 8 * kFieldBitmaps + size_t{granules} * kEntryBytes;
   }
   static uint32_t seal_for(const char* base, uint32_t granules) {
     return static_cast<uint32_t>((reinterpret_cast<uintptr_t>(base) >> kGranuleShift) * 0x9e3779b1u) ^ granules ^
@@ -67,7 +78,9 @@ struct Field {
   Word& occupancy(unsigned i) { return reinterpret_cast<Word*>(this + 1)[i]; }
   Word& resident(unsigned i) { return occupancy(words() + i); }
   Word& aged(unsigned i) { return occupancy(2 * words() + i); }
-  Atomic<uint32_t>& entry(unsigned g) { return reinterpret_cast<Atomic<uint32_t>*>(&occupancy(3 * words()))[g]; }
+  Atomic<uint32_t>& entry(unsigned g) {
+    return reinterpret_cast<FieldEntry*>(&occupancy(kFieldBitmaps * words()))[g].word;
+  }
 };
 static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
 

@@ -204,8 +204,9 @@ class Heap:
             if not granules or not base:
                 break  # made after its metadata was copied, or just then
             words = granules // 64
-            body = metadata.gather(np.array([at + layout.field_bytes]), 3 * words + granules // 2)[0]
-            entries = body[3 * words :].view(np.uint32)
+            before, step = layout.field_bitmaps * words, layout.field_entry_bytes // 4
+            body = metadata.gather(np.array([at + layout.field_bytes]), before + granules * step // 2)[0]
+            entries = body[before:].view(np.uint32)[::step]
             first = np.flatnonzero(entries >> LIVE_SHIFT)
             length, offset = entries[first] & 0xFFFF, (entries[first] >> 16 & 63) * 64
             spare = (entries[first] >> 22 & 3) * 4096

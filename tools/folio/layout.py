@@ -14,7 +14,7 @@ from folio.errors import FolioError, NotOnFolio
 from folio.source import Mapping, Source
 
 MAGIC = b"FolioLay"
-VERSION = 7
+VERSION = 8
 HEAD = struct.Struct("<8sII")
 TABLE_OFFSET = 48  # of the first pointer, in all versions so far
 LISTED = """chunk_shift window_shift table_bits codes bins bin_info_bytes code_huge_start code_huge_inside
@@ -34,7 +34,8 @@ seam_counts* front* true_front* sample_tables_most sample_slots sample_bytes sam
 sample_counts* seam_until_offset sample_registers_offset thread_cache_thread_offset cpu_cache_large_bytes_offset
 code_guarded mode_guarding guard_page_offset guard_count_offset guard_marks_offset guard_slots_offset guard_slot_bytes
 guard_object_offset guard_size_offset guard_allocated_offset guard_freed_offset guard_frames guard_interval*
-seam_carefully_offset seam_setting_bytes window_number_offset cluster_shift open_clusters*"""
+seam_carefully_offset seam_setting_bytes window_number_offset cluster_shift open_clusters* field_entry_bytes
+field_bitmaps"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]

@@ -416,8 +416,8 @@ def metadata_ranges(heap: Heap) -> dict[str, np.ndarray]:
         spans(bin_.descriptors, layout.descriptor_bytes + 8 * bin_.info.descriptor_words) for bin_ in heap.bins.values()
     ]
     for each in heap.fields:
-        words = each.granules // 64 * 3 + each.granules // 2
-        descriptors.append(spans([each.descriptor], layout.field_bytes + 8 * words))
+        size = layout.field_bytes + each.granules // 8 * layout.field_bitmaps + each.granules * layout.field_entry_bytes
+        descriptors.append(spans([each.descriptor], size))
     descriptors.append(spans(np.unique(heap.huge.descriptors), layout.huge_bytes))
     chunks = np.concatenate([np.zeros(0, dtype=np.int64), *(bin_.descriptors for bin_ in heap.bins.values())])
     blocks = snapshot.metadata.gather(chunks + layout.descriptor_block_offset, 1)[:, 0].astype(np.int64)

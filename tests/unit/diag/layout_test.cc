@@ -69,7 +69,8 @@ class Reader {
     const size_t number =
         static_cast<size_t>(static_cast<const char*>(object) - copied<char*>(field, layout_.field_base_offset)) >>
         layout_.granule_shift;
-    return copied<uint32_t>(field, layout_.field_bytes + granules / 64 * 24 + number * 4);
+    return copied<uint32_t>(
+        field, layout_.field_bytes + granules / 8 * layout_.field_bitmaps + number * layout_.field_entry_bytes);
   }
   uint64_t taken_granules(const char* field) const {
     const auto granules = copied<uint32_t>(field, layout_.field_granules_offset);
