@@ -402,8 +402,11 @@ def laboratory(arguments: argparse.Namespace, cases: list[Case], next_command: s
 
 def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Record], Path, bool]:
     """The records, their file, and whether the user stopped it before the end."""
-    arguments.build.mkdir(parents=True, exist_ok=True)
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    for folder in (arguments.build, arguments.out):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BenchError(f"{folder} cannot be a folder: {error.strerror}") from None
     launcher = build_launcher(arguments.build)
     allocators = choose_allocators(arguments, launcher)
     plan = schedule(cases, allocators, arguments.rounds, warm_up=not arguments.quick)

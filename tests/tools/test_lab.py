@@ -219,6 +219,14 @@ class TestRun:
         assert done.returncode == 0, done.stderr
         assert "| larson 2 threads | speed, million/s |" in done.stdout
 
+    def test_results_that_cannot_go_there(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        command = [sys.executable, str(measure.ROOT / "bench" / "run.py"), "--only", "larson 2"]
+        command += ["--build", str(tmp_path), "--out", str(tmp_path / "file")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 2
+        assert done.stderr == f"bench/run.py: {tmp_path / 'file'} cannot be a folder: File exists\n"
+
     def test_the_last_line_is_the_result(self):
         assert run.read_result(b'noise\n{"a": 1}\n') == {"a": 1}
         for bad in (b"", b"[1]\n", b"{\n"):
