@@ -37,6 +37,7 @@ from measure import (
     find_peers,
     is_stale,
     launch,
+    make_folder,
     prove_loaded,
     serves,
 )
@@ -181,7 +182,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if shutil.which("valgrind") is None:
         raise BenchError("no valgrind: apt-get install valgrind")
-    arguments.build.mkdir(parents=True, exist_ok=True)
+    make_folder(arguments.build)
     launcher = build_launcher(arguments.build)
     allocators = [] if arguments.no_peers else find_peers()[0]
     if arguments.lib.is_file():

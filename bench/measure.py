@@ -127,6 +127,13 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "bench", help="where programs are built")
 
 
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"{folder} cannot be a folder: {error.strerror}") from None
+
+
 def end_with(main: Callable[[], int], name: str) -> NoReturn:
     """Runs a program and ends with its status, or with a line that says what went wrong."""
     try:

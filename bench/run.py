@@ -46,6 +46,7 @@ from measure import (
     end_with,
     find_peers,
     launch,
+    make_folder,
     prove_loaded,
     serves,
 )
@@ -402,11 +403,8 @@ def laboratory(arguments: argparse.Namespace, cases: list[Case], next_command: s
 
 def run_all(arguments: argparse.Namespace, cases: list[Case]) -> tuple[list[Record], Path, bool]:
     """The records, their file, and whether the user stopped it before the end."""
-    for folder in (arguments.build, arguments.out):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BenchError(f"{folder} cannot be a folder: {error.strerror}") from None
+    make_folder(arguments.build)
+    make_folder(arguments.out)
     launcher = build_launcher(arguments.build)
     allocators = choose_allocators(arguments, launcher)
     plan = schedule(cases, allocators, arguments.rounds, warm_up=not arguments.quick)

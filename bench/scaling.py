@@ -39,6 +39,7 @@ from measure import (
     end_with,
     is_stale,
     launch,
+    make_folder,
     serves,
 )
 from records import machine
@@ -162,9 +163,9 @@ def main() -> int:
     parser.add_argument("--report", type=Path, metavar="FILE", help="run nothing, report this JSON-lines file")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the picture there, on white")
     arguments = parser.parse_args()
-    arguments.build.mkdir(parents=True, exist_ok=True)
+    make_folder(arguments.build)
     out = arguments.out or arguments.build / "results"
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     file = arguments.report or out / time.strftime("scaling-%Y%m%d-%H%M%S.jsonl")
     data = report.Data.of(read_lines(file) if arguments.report else measure_all(arguments, file))
     text = report.markdown(data)

@@ -28,6 +28,7 @@ from measure import (
     end_with,
     find_peers,
     launch,
+    make_folder,
     prove_loaded,
 )
 
@@ -107,7 +108,7 @@ def main() -> int:
         raise BenchError("no valgrind: apt-get install valgrind")
     if not arguments.lib.is_file():
         raise BenchError(f"no {arguments.lib}: make build")
-    arguments.build.mkdir(parents=True, exist_ok=True)
+    make_folder(arguments.build)
     launcher = build_launcher(arguments.build)
     peers = [peer for peer in find_peers()[0] if arguments.peers is None or peer.name in arguments.peers]
     allocators = [Allocator("folio", arguments.lib.resolve()), *peers, *build_ideals(arguments.build)]

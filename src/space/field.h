@@ -1,6 +1,6 @@
 // A field: 64 MiB of address space for large objects (large.h), in granules of 16 KiB, and what is known of each.
 //
-//   Field | occupancy[f] | resident[f] | aged[f] |  entry[g]          words of 64 granules; an entry for each granule
+//   Field | occupancy[f] | resident[f] | aged[f] |  entry[g]          words of 64 granules; FieldEntry for each granule
 //
 //   occupancy   bit g: granule g is taken, by an object or for a moment by a purge. The truth.
 //   resident    which granules may have resident pages; the others read as zero.
@@ -33,9 +33,9 @@ inline constexpr size_t kLargeMost = size_t{8} << 20;
 inline constexpr size_t kLineOffsetMost = size_t{63} * 64;
 
 // An entry, and room beside it, so that four share a cache line: each malloc and free of a large object writes the
-// object's. (With sixteen a line most neighbours on it were other threads' objects: two threads that each replace 300
-// objects of up to 200 KB reach 1.21 (1.15-1.36) times the speed with four, 1.30 (1.28-1.37) with one, for four times
-// the metadata.)
+// object's. Price: a page of metadata for each 4 MiB in which an object started, in place of one for 16. (With sixteen
+// a line most neighbours on it were other threads' objects: two threads that each replace 300 objects of up to 200 KB
+// reach 1.21 (1.15-1.36) times the speed with four, 1.30 (1.28-1.37) with one, for four times the pages again.)
 struct FieldEntry {
   Atomic<uint32_t> word;
   uint32_t unused[3];
@@ -83,6 +83,7 @@ struct Field {
   }
 };
 static_assert(sizeof(Field) % sizeof(Field::Word) == 0);
+static_assert(4 * kEntryBytes == 64);  // a cache line
 
 // An entry of a field, as drawn above.
 inline constexpr uint32_t kEntryLive = uint32_t{1} << 31, kEntryLent = uint32_t{1} << 30;
