@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from conftest import LIBRARY, PLANTED, PLANTED_STATIC, folio_here, folio_json, gcore, kill, line_of, running, stop
@@ -191,21 +192,30 @@ class TestCores:
 
 
 class TestGrowing:
-    def test_what_only_grows(self):
+    def test_what_only_grows(self, monkeypatch):
         with planted("growing", 1000) as (process, _):
             enough = threading.Event()
+            fed = threading.Semaphore(0)
 
             def feed():
                 while not enough.is_set():
                     process.stdin.write("x")
                     process.stdin.flush()
                     process.stdout.readline()
+                    fed.release()
                     time.sleep(0.02)
 
+            def pause(_seconds):
+                """Until it has grown, however busy the machine: the second to come has begun since."""
+                while fed.acquire(blocking=False):
+                    pass
+                assert fed.acquire(timeout=60) and fed.acquire(timeout=60)
+
+            monkeypatch.setattr("folio.growing.time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
             feeder = threading.Thread(target=feed)
             feeder.start()
             try:
-                time.sleep(0.2)
+                pause(0)
                 words = ["leaks", str(process.pid), "--every", "0.2", "--times", "3"]
                 found = folio_json(*words)
                 shown = folio_here(*words)
