@@ -203,7 +203,7 @@ class TestGrowing:
                     process.stdin.flush()
                     process.stdout.readline()
                     fed.release()
-                    time.sleep(0.02)
+                    time.sleep(0.05)
 
             def pause(_seconds):
                 """Until it has grown, however busy the machine: the second to come has begun since."""
