@@ -39,6 +39,8 @@ constexpr uint64_t low_mask(unsigned n) { return n >= 64 ? ~uint64_t{0} : (uint6
 
 // The bits, of two words in a row, from which on `count` (at most 64) bits are set.
 constexpr uint64_t starts_of_runs(uint64_t low, uint64_t high, unsigned count) {
+  // Mostly there is none, which the last bit of each tells sooner than the second.
+  if (count > 1 && (low & (low >> (count - 1) | high << (65 - count))) == 0) return 0;
   for (unsigned have = 1; have < count;) {
     const unsigned more = have < count - have ? have : count - have;
     low &= low >> more | high << (64 - more);

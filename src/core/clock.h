@@ -29,10 +29,12 @@ inline constexpr size_t kStepBytesMost = size_t{4} << 20;
 
 // Called at the end of each slow malloc and free. They may wake the housekeeper.
 void clock_after_slow_call();
-// The same after a malloc or free of a large object that missed the CPU cache, and after a free of a huge object. These
-// are no slow calls of a thread cache.
+// The same after a resize of a large object, and a malloc or free of a huge one. These are no slow calls of a thread
+// cache.
 void clock_after_large_call(size_t taken);  // bytes by which a malloc, or a resize, made an object larger
 void clock_after_huge_free(size_t freed);   // bytes of the object
+// After a malloc (`taken`) or free of so many bytes of a large object that missed the CPU cache.
+void clock_after_large_bytes(size_t bytes, bool taken);
 // After a malloc or free of a large object that hit the CPU cache, and a free of a watched object (store/watch.h).
 void clock_after_light_call();
 

@@ -116,7 +116,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && give_back_for_large(size)) object = take_large(size, alignment, zeroed);
-  clock_after_large_call(size);
+  clock_after_large_bytes(size, true);
   return object == nullptr ? out_of_memory() : object;
 }
 

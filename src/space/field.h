@@ -19,6 +19,7 @@
 
 #include "base/atomic.h"
 #include "base/bits.h"
+#include "space/row_hints.h"
 #include "sync/relaxed.h"
 
 namespace folio {
@@ -59,9 +60,7 @@ struct Field {
   Atomic<uint32_t> advised, foreseen;
   // On lines of their own, since they are written often and every free reads the fields above.
   alignas(64) Atomic<uint64_t> dirty;  // hint: a bit for each word in which granules may be free and resident
-  // Hint. ready_from[n - 1]: no run of n or more free granules whose pages are resident begins in a word before this
-  // one.
-  Hint<uint8_t> ready_from[64];
+  RowHints ready_rows;
   Hint<uint32_t> huge_from[32];  // of a cluster: what large_age() must reach before a huge page is asked for again
   Hint<uint32_t> freed_at[64];   // of a word: what large_age() counted to when something was last freed in it
 

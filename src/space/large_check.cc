@@ -23,6 +23,15 @@ bool marked_dirty(Field& f, unsigned w) {
          has(f.block->group[group].hints.mark(Mark::kDirty), f.number % kGroupFields);
 }
 
+// Of a run of granules that are free and there: the hints of the words in which it begins or goes on.
+bool rows_promised(Field& f, unsigned start, unsigned end) {
+  for (unsigned w = start / 64; w * 64 < end; ++w) {
+    const unsigned length = end - (w * 64 > start ? w * 64 : start);
+    if (f.ready_rows.get(w) < (length < RowHints::kMost ? length : RowHints::kMost)) return false;
+  }
+  return true;
+}
+
 // Of the words alone: how long the longest runs are, and whether the hints know of what is there.
 bool hints_hold(Field& f) {
   unsigned free = 0, ready = 0, most_free = 0, most_ready = 0;
@@ -32,13 +41,16 @@ bool hints_hold(Field& f) {
     if ((resident & ~taken) != 0 && !marked_dirty(f, w)) return false;
     for (unsigned g = 0; g < 64; ++g) {
       free = (taken >> g & 1) != 0 ? 0 : free + 1;
-      ready = free != 0 && (resident >> g & 1) != 0 ? ready + 1 : 0;
+      const bool is_ready = free != 0 && (resident >> g & 1) != 0;
+      if (!is_ready && !rows_promised(f, w * 64 + g - ready, w * 64 + g)) return false;
+      ready = is_ready ? ready + 1 : 0;
       if (free > most_free) most_free = free;
       if (ready > most_ready) most_ready = ready;
     }
   }
   if (most_ready > kRunMost) most_ready = kRunMost;
-  return promised(f, Room::kFree, most_free) && promised(f, Room::kReady, most_ready);
+  return rows_promised(f, f.granules - ready, f.granules) && promised(f, Room::kFree, most_free) &&
+         promised(f, Room::kReady, most_ready);
 }
 
 }  // namespace

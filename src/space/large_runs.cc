@@ -69,26 +69,26 @@ unsigned longest_row(Load&& load, unsigned words) {
 template <class Load>
 unsigned next_row(Load&& load, unsigned at, unsigned count, unsigned step, unsigned end) {
   const uint64_t places = step < 64 ? ~uint64_t{0} / low_mask(step) : 1;
-  while (at < end) {
-    const unsigned w = at / 64;
-    if (step > 64 && w % (step / 64) != 0) {
-      at = (w + 1) * 64;
+  const unsigned words = end / 64, within = count < 64 ? count : 64;
+  unsigned w = at / 64;
+  if (w >= words) return end;
+  for (uint64_t word = load(w) & ~low_mask(at % 64);;) {
+    const uint64_t above = w + 1 < words ? load(w + 1) : 0;
+    const bool here = word != 0 && (step <= 64 || w % (step / 64) == 0);
+    if (const uint64_t starts = here ? starts_of_runs(word, above, within) & places : 0; starts != 0) {
+      at = w * 64 + lowest_bit(starts);
+      if (count <= 64) return at;
+      const unsigned stop = next_bit([&](unsigned i) { return ~load(i); }, at, end);
+      if (stop - at >= count) return at;
+      at = stop;
+      w = at / 64;
+      if (w >= words) return end;
+      word = load(w) & ~low_mask(at % 64);
       continue;
     }
-    const uint64_t word = load(w) & ~low_mask(at % 64);
-    const uint64_t above = w + 1 < end / 64 ? load(w + 1) : 0;
-    const uint64_t starts = word == 0 ? 0 : starts_of_runs(word, above, count < 64 ? count : 64) & places;
-    if (starts == 0) {
-      at = (w + 1) * 64;
-      continue;
-    }
-    at = w * 64 + lowest_bit(starts);
-    if (count <= 64) return at;
-    const unsigned stop = next_bit([&](unsigned i) { return ~load(i); }, at, end);
-    if (stop - at >= count) return at;
-    at = stop;
+    if (++w == words) return end;
+    word = above;
   }
-  return end;
 }
 
 struct Run {
@@ -102,17 +102,29 @@ struct Run {
 // The words that may have granules whose pages are there.
 uint64_t marked_words(Field& f) { return f.dirty.load(order::seq_cst); }  // [room] seq_cst: pairs with mark_dirty
 
-// ready_from is not exact under races: where it is too high learn_room finds out. Longer runs begin no lower than
-// shorter ones.
-void raise_ready(Field& f, unsigned count, unsigned word) {
-  for (unsigned i = count - 1; i < 64 && f.ready_from[i].get() < word; ++i) {
-    f.ready_from[i].set(static_cast<uint8_t>(word));
+// Granules that are free and there, of a word and of the one above it.
+struct ReadyWords {
+  uint64_t low, high;
+  ReadyWords(Field& f, unsigned w) : low(ready_in(f, w)), high(w + 1 < f.words() ? ready_in(f, w + 1) : 0) {}
+  uint64_t starts(unsigned count) const { return starts_of_runs(low, high, count); }
+  // Of runs that begin in the lower word, below 64.
+  unsigned longest() const {
+    unsigned length = 0;
+    for (unsigned more = 32; more != 0; more /= 2) {
+      if (starts(length + more) != 0) length += more;
+    }
+    return length;
   }
-}
-void lower_ready(Field& f, unsigned length, unsigned word) {
-  for (unsigned i = length < 64 ? length : 64; i-- != 0 && f.ready_from[i].get() > word;) {
-    f.ready_from[i].set(static_cast<uint8_t>(word));
-  }
+};
+
+// The word has no run of the length that its hint promised.
+void lower_row(Field& f, unsigned w, ReadyWords words) {
+  f.ready_rows.lower(w, words.longest());
+  // The second look.
+  const ReadyWords now(f, w);
+  if (now.low == words.low && now.high == words.high) return;
+  f.ready_rows.raise(w, now.starts(64) != 0 ? 64 : now.longest());
+  raise_room(f, Room::kReady, kRunMost);  // learn_room may have seen the hint as it was lowered
 }
 
 }  // namespace
@@ -162,15 +174,26 @@ bool find_run(Field& f, unsigned count, unsigned step, unsigned* from, uint64_t 
 // The lowest run, not the tightest: a search for the tightest took three times as long (100 objects of 33 to 100 KB by
 // turns: 291 ns a pair in place of 108), and saved 2 % of memory.
 bool find_ready_run(Field& f, unsigned count, unsigned step, unsigned* from) {
-  const bool exact = count <= 64 && step == 1;  // what the hint is about
-  const uint64_t marked = marked_words(f);
-  const auto ready = [&](unsigned w) { return (marked >> w & 1) != 0 ? ready_in(f, w) : 0; };
-  // (A search from the start took 1,600 instructions with 300 objects of 33 to 200 KB.)
-  const unsigned first = unsigned{f.ready_from[(count < 64 ? count : 64) - 1].get()} * 64;
-  *from = next_row(ready, first, count, step, f.granules);
-  const bool found = *from < f.granules;
-  if (exact) raise_ready(f, count, found ? *from / 64 : f.words());
-  return found;
+  const auto ready = [&](unsigned w) { return ready_in(f, w); };
+  if (step != 1) {
+    const uint64_t marked = marked_words(f);
+    *from = next_row([&](unsigned w) { return (marked >> w & 1) != 0 ? ready(w) : 0; }, 0, count, step, f.granules);
+    return *from < f.granules;
+  }
+  const unsigned within = count < 64 ? count : 64;
+  for (unsigned w = 0; (w = f.ready_rows.next(w, within)) < f.words(); ++w) {
+    const ReadyWords words(f, w);
+    uint64_t starts = words.starts(within);
+    if (starts == 0) lower_row(f, w, words);
+    while (starts != 0) {
+      *from = w * 64 + lowest_bit(starts);
+      if (count <= 64) return true;
+      const unsigned stop = next_bit([&](unsigned i) { return ~ready(i); }, *from, f.granules);
+      if (stop - *from >= count) return true;
+      starts &= stop < (w + 1) * 64 ? ~low_mask(stop % 64) : 0;
+    }
+  }
+  return false;
 }
 
 namespace {
@@ -190,8 +213,10 @@ void note_free_around(Field& f, unsigned from, unsigned count) {
   const unsigned last = f.granules - end > kRunMost ? end + kRunMost : f.granules;
   for (unsigned at = from; (at = next_bit(ready, at, end)) < end;) {
     const unsigned start = row_start(ready, at, at > kRunMost ? at - kRunMost : 0), stop = next_bit(other, at, last);
+    // The words in which a run begins that now goes on here. Those before have had 64 granules and more.
+    const unsigned first = start + 64 > from ? start : from - 63, below = stop < end ? stop : end;
+    for (unsigned w = first / 64; w * 64 < below; ++w) f.ready_rows.raise(w, stop - (w * 64 > start ? w * 64 : start));
     raise_room(f, Room::kReady, stop - start < kRunMost ? stop - start : kRunMost);
-    lower_ready(f, stop - start, start / 64);
     at = stop;
   }
 }
@@ -282,8 +307,8 @@ bool learn_room(Field& f, Room r, unsigned count) {
   if (r == Room::kReady) {
     // Lowered before the only look: a search for resident pages meanwhile misses this field, and takes others.
     lower_room(f, r, 0);
-    const unsigned ready = longest_ready(f);
-    if (ready >= count) lower_ready(f, ready, 0);  // ready_from was too high
+    const unsigned most = f.ready_rows.most();
+    const unsigned ready = most < count && most < RowHints::kMost ? most : longest_ready(f);
     raise_room(f, r, ready);
     return ready >= count;
   }
@@ -298,7 +323,7 @@ bool learn_room(Field& f, Room r, unsigned count) {
 }
 
 void raise_all(Field& f) {
-  for (Hint<uint8_t>& word : f.ready_from) word.set(0);
+  for (unsigned w = 0; w < f.words(); ++w) f.ready_rows.raise(w, RowHints::kMost);
   raise_room(f, Room::kReady, kRunMost);
   raise_room(f, Room::kFree, f.granules);
   // Relaxed: nothing was changed that must be seen; what somebody lowers just then is repaired once more.

@@ -27,7 +27,7 @@ class LargeRuns : public ::testing::Test {
       for (unsigned n = 1 + random() % most; n != 0 && g < kGranules; --n, ++g) put(g, kind == 0, kind != 2);
     }
     field_.dirty.store(~uint64_t{0}, order::relaxed);
-    for (auto& from : field_.ready_from) from.set(0);
+    for (unsigned w = 0; w < kGranules / 64; ++w) field_.ready_rows.raise(w, RowHints::kMost);
   }
   void put(unsigned g, bool taken, bool resident) {
     const uint64_t bit = uint64_t{1} << g % 64;
@@ -84,6 +84,20 @@ TEST_F(LargeRuns, FindWhatAWalkFinds) {
   }
   EXPECT_GT(found, 500u);
   EXPECT_GT(none, 500u);
+}
+
+// What the searches lower stays enough: small ones after large ones.
+TEST_F(LargeRuns, WhatASearchLowersHidesNothing) {
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    std::mt19937 random(seed);
+    fill(random, 1u << (1 + seed % 9));
+    for (unsigned count = 200; count != 0; --count) {
+      unsigned from = kGranules;
+      const unsigned ready = lowest(count, 1, true);
+      ASSERT_EQ(find_ready_run(field_, count, 1, &from), ready != kGranules) << "seed " << seed << ", " << count;
+      ASSERT_TRUE(ready == kGranules || from == ready) << "seed " << seed << ", " << count << " at " << from;
+    }
+  }
 }
 
 // What misses fewest pages, then the shortest, then the lowest: also where only a part of a free run is aligned.

@@ -559,17 +559,7 @@ TEST_F(Large, WhatTheKernelRefusedIsTriedAgain) {
   EXPECT_EQ(delta_.dirty(), 0);
 }
 
-TEST_F(Large, AHintThatIsTooHighHidesNothing) {
-  const std::vector<char*> o = row({1, 5, 1});
-  Field& f = *large_place(o[0]).field;
-  EXPECT_TRUE(large_free(o[1]));
-  for (Hint<uint8_t>& word : f.ready_from) word.set(static_cast<uint8_t>(f.words()));
-  char* const again = alloc_steps(5);
-  EXPECT_EQ(start_of(again), start_of(o[1])) << "its pages are there";
-  free_all({o[0], again, o[2]});
-}
-
-TEST_F(Large, AFreeLowersTheHintOfWhatFitsThere) {
+TEST_F(Large, AFreeRaisesTheHintsOfWhatFitsThere) {
   // Objects over several words, each second one freed from above: each time the lowest one is used again.
   std::vector<unsigned> steps(400 / kStepGranules, 1);
   const std::vector<char*> o = row(steps);
@@ -581,6 +571,22 @@ TEST_F(Large, AFreeLowersTheHintOfWhatFitsThere) {
   }
   for (size_t i = 1; i < o.size(); i += 2) EXPECT_TRUE(large_free(o[i]));
   for (size_t i = o.size() - 2; i % 2 != 0; --i) EXPECT_TRUE(large_free(o[i]));
+}
+
+// After each step the hints promise what is there (large_check), and a run that is there is taken.
+TEST_F(Large, TheHintsPromiseEachRunThatIsThere) {
+  std::mt19937 random(7);
+  std::vector<char*> objects(40);
+  for (unsigned i = 0; i < 6000; ++i) {
+    char*& object = objects[random() % objects.size()];
+    if (object != nullptr) EXPECT_TRUE(large_free(object));
+    object = random() % 4 == 0 ? nullptr : alloc_steps(1 + random() % (1u << (1 + random() % 8)));
+    if (i % 500 == 499) large_purge(process_fields, random() % 2 == 0, (random() % 64) << 20);
+    ASSERT_TRUE(large_check(process_fields)) << i;
+  }
+  for (char* object : objects) {
+    if (object != nullptr) EXPECT_TRUE(large_free(object));
+  }
 }
 
 }  // namespace
