@@ -65,6 +65,13 @@ bool give_back_chunks(size_t size, bool unmap) {
 // turns at a limit of 24 MiB in place of 8.
 bool give_back_for_large(size_t size) { return has_room_for_large(size) && give_back_chunks(size, true); }
 
+// What large objects have left, and the kernel still counts.
+bool decommit_for_huge(size_t size) {
+  if (!has_room_for_large(size)) return false;
+  cpu_caches_trim(process_caches, true);
+  return large_decommit(process_fields) != 0;
+}
+
 void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
   huge_foresee(block, zeroed);
   if (zeroed) {
@@ -81,6 +88,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   HugeBlock* block = huge_alloc(size, alignment);
   if (block == nullptr && ladder_make_room_for_large(size, "malloc")) block = huge_alloc(size, alignment);
   if (block == nullptr && give_back_for_large(size)) block = huge_alloc(size, alignment);
+  if (block == nullptr && decommit_for_huge(size)) block = huge_alloc(size, alignment);
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kClusterBytes;

@@ -82,6 +82,13 @@ bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, un
 
 bool commit(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE)); }
 
+// Mapped anew, as the kernel goes on counting what is only protected (overcommit_memory 2).
+bool decommit(void* address, size_t bytes) {
+  if (map(bytes, PROT_NONE, address) == nullptr) return false;
+  refuse_huge_pages(address, bytes);
+  return true;
+}
+
 bool protect(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ)); }
 
 bool populate(void* address, size_t bytes) {

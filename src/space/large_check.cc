@@ -73,6 +73,8 @@ bool large_check(const Fields& fields) {
         end = g + granules_in(entry);
         lent = (entry & kEntryLent) != 0;
       }
+      // What an object has can be used.
+      if (g < end && !lent && !has(f->committed, g / 64)) return false;
       const bool is_taken = (taken >> g % 64 & 1) != 0, is_resident = (resident >> g % 64 & 1) != 0;
       if (is_taken != (g < end) || (is_taken && is_resident == lent)) return false;
     }

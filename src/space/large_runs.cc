@@ -190,7 +190,9 @@ bool find_ready_run(Field& f, unsigned count, unsigned step, unsigned* from) {
       if (count <= 64) return true;
       const unsigned stop = next_bit([&](unsigned i) { return ~ready(i); }, *from, f.granules);
       if (stop - *from >= count) return true;
-      starts &= stop < (w + 1) * 64 ? ~low_mask(stop % 64) : 0;
+      // Not the same one again if others have taken it meanwhile.
+      const unsigned next = stop > *from ? stop : stop + 1;
+      starts &= next < (w + 1) * 64 ? ~low_mask(next % 64) : 0;
     }
   }
   return false;

@@ -52,6 +52,7 @@ class LargeExplore : public ::testing::Test {
       const LargePlace place = large_place(object);
       ASSERT_TRUE(place.starts(object)) << "at point " << point;
       places.emplace_back(object, object + place.usable);
+      object[0] = object[place.usable - 1] = 1;
     }
     std::sort(places.begin(), places.end());
     for (size_t i = 1; i < places.size(); ++i) ASSERT_LE(places[i - 1].second, places[i].first) << point;
@@ -100,6 +101,16 @@ TEST_F(LargeExplore, TakeWhileOthersGive) {
       [&] { release(row_[2]); });
 }
 
+// More than a word's granules: what the search has seen begin may be gone when it looks how long it is.
+TEST_F(LargeExplore, TakeOfManyWhileOthersTake) {
+  interrupt(
+      [&] {
+        for (char* object : row_) release(object);
+        alloc(70);
+      },
+      [&] { alloc(90); });
+}
+
 TEST_F(LargeExplore, TakeWhileOthersPurge) {
   interrupt(
       [&] {
@@ -120,6 +131,32 @@ TEST_F(LargeExplore, PurgeWhileOthersTakeAndGive) {
         release(row_[3]);
         alloc(25);
       });
+}
+
+TEST_F(LargeExplore, TakeWhileOthersDecommit) {
+  interrupt(
+      [&] {
+        for (char* object : row_) release(object);
+        alloc(70);
+      },
+      [&] { large_decommit(process_fields); });
+}
+
+TEST_F(LargeExplore, DecommitWhileOthersTakeGiveAndDecommit) {
+  const auto give_all = [&] {
+    for (char* object : row_) release(object);
+    large_decommit(process_fields);
+  };
+  interrupt(give_all, [&] {
+    if (char* const object = alloc(20)) *object = 1;
+    release(row_[3]);
+    alloc(90);
+  });
+  interrupt(give_all, [&] {
+    if (char* const object = alloc(130)) release(object);
+    large_decommit(process_fields);
+    alloc(10);
+  });
 }
 
 TEST_F(LargeExplore, PurgeWhileOthersPurge) {
