@@ -173,7 +173,8 @@ void write_text(Write* write, void* context) {
   put_line(text, "fragmented  ", t.fragmented, "free, on pages that taken objects keep");
   put_line(text, "dirty       ", t.dirty, "free and waiting to be purged");
   put_line(text, "metadata    ", t.metadata, "Folio's own");
-  put_line(text, "process RSS ", os::resident_bytes(), "all of it, also what is not Folio's");
+  const size_t resident = os::resident_bytes();  // 0 without /proc
+  if (resident != 0) put_line(text, "process RSS ", resident, "all of it, also what is not Folio's");
   put_line(text, "reserved    ", t.reserved, "address space for chunks, large and huge objects");
   flush(text, write, context);
   text << "  " << t.chunks << " chunks, " << t.threads << " threads; " << (t.purged >> 10) << " KiB purged in "

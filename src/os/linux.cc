@@ -447,9 +447,4 @@ void abort_process() { abort(); }
 
 uint32_t process_id() { return static_cast<uint32_t>(call(SYS_getpid)); }
 
-size_t program_path(char* text, size_t bytes) {
-  const long length = call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", text, bytes);
-  return failed(length) ? 0 : static_cast<size_t>(length);
-}
-
 }  // namespace folio::os
