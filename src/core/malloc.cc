@@ -19,6 +19,7 @@
 #include "core/seam.h"
 #include "insight/guards.h"
 #include "space/chunks.h"
+#include "space/fields.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/metadata.h"
@@ -65,9 +66,9 @@ bool give_back_chunks(size_t size, bool unmap) {
 // turns at a limit of 24 MiB in place of 8.
 bool give_back_for_large(size_t size) { return has_room_for_large(size) && give_back_chunks(size, true); }
 
-// What large objects have left, and the kernel still counts.
+// What large objects have left, and the kernel still counts: where that may be enough.
 bool decommit_for_huge(size_t size) {
-  if (!has_room_for_large(size)) return false;
+  if (size > process_fields.count.get() * kFieldBytesMost || !has_room_for_large(size)) return false;
   cpu_caches_trim(process_caches, true);
   return large_decommit(process_fields) != 0;
 }
