@@ -135,12 +135,6 @@ void slow_call(ThreadCache& c) {
   if (--c.calls_to_sweep == 0) sweep(c);
 }
 
-// How many objects are taken from the folios at once for a thread that has room for fewer.
-unsigned some_of(BinId bin) {
-  const unsigned most = info_of(bin).magazine_most;
-  return most < kMagazineUsual ? most : kMagazineUsual;
-}
-
 void* take_one(BinId bin, bool* zero) {
   void* object = nullptr;
   return take_objects(process_store, bin, &object, 1, zero) == 1 ? object : nullptr;
@@ -158,7 +152,7 @@ void* get_one(ThreadCache& c, BinId bin, bool* zero) {
   magazine = cpu_cache_get(process_caches, bin, 1, empty);
   if (magazine == nullptr) {
     magazine = empty;
-    const unsigned got = take_objects(process_store, bin, magazine->slot(0), some_of(bin), zero);
+    const unsigned got = take_objects(process_store, bin, magazine->slot(0), info_of(bin).some, zero);
     magazine->format(got == 0 ? 1 : got);
     magazine->park(magazine->slot(0));
     if (got != 0) object = *magazine->slot(0);
@@ -211,9 +205,9 @@ bool ascend(const Slot* at, unsigned count) {
 // the rest to the CPU cache, untouched.
 void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* zero) {
   if (magazine == nullptr) return take_one(bin, zero);
-  Magazine* const small = want < kWholeLeast ? get_empty(c) : nullptr;
-  const unsigned got =
-      take_objects(process_store, bin, magazine->slot(0), small != nullptr ? some_of(bin) : want, zero);
+  const unsigned some = info_of(bin).some;
+  Magazine* const small = want < kWholeLeast && want < some ? get_empty(c) : nullptr;
+  const unsigned got = take_objects(process_store, bin, magazine->slot(0), small != nullptr ? some : want, zero);
   if (got == 0) {
     put_empty(c, magazine);
     if (small != nullptr) put_empty(c, small);

@@ -314,17 +314,18 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, chunks, true}).purged;
 }
 
-// Whether the last look at the bound found more. For calls of large objects, which do not look each time.
-constinit Hint<bool> over_bound{false};
+// What must be dirty before a call of a large object looks at the bound again.
+constinit Hint<int64_t> look_from{0};
 
 // In a call by which large or huge objects grew by `taken` bytes.
 FOLIO_NOINLINE void keep_bound(size_t taken) {
   note_work();
   call_if_asleep();
   size_t excess = dirty_excess();
-  const bool over = excess >= kExcessSlack;
-  if (over_bound.get() != over) over_bound.set(over);
-  if (excess == 0 || (!over && options.decay != 0)) return;
+  constexpr int64_t kLookBytes = int64_t{4} << 20;
+  const bool within = excess < kExcessSlack;
+  look_from.set(within ? page_counts.dirty.get() + (excess == 0 ? kLookBytes : static_cast<int64_t>(kExcessSlack)) : 0);
+  if (excess == 0 || (within && options.decay != 0)) return;
   if (drain_what_pins()) excess = dirty_excess();
   // In steps that grow with the excess: 62 frees of scattered objects, one slow call, can free as many pages.
   size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
@@ -381,21 +382,22 @@ void clock_after_large_call(size_t taken) {
   poll_time();
 }
 
-// Looks at the bound and the time once for kLookBytes, or sixteen such calls of a thread, while what is free is within
-// the bound. (256 objects of 256 KiB to 1 MiB, replaced at random, spent 500 instructions a pair on looks in each call,
-// of 2,850.) Each time where frees shall purge at once, or a limit is to be kept.
+// Looks at the bound where 4 MiB more are dirty than at the last look, as long as that found all within it, and at the
+// time as seldom as light calls do. (256 objects of 256 KiB to 1 MiB, replaced at random, spent 500 instructions a pair
+// on looks in each call, of 2,850.) Each time where frees shall purge at once, or a limit is to be kept. By what is
+// dirty, not by a thread's calls: else 100 threads that free one object each, and wait, are 250 MiB over the bound.
 void clock_after_large_bytes(size_t bytes, bool taken) {
-  constexpr size_t kLookBytes = size_t{4} << 20;
-  constexpr uint32_t kLooks = 16;
   ThreadCache* const cache = thread_cache();
-  if (cache != nullptr && options.decay != 0 && !(over_bound.get() && dirty_over_floor()) && !limits_on()) {
-    const uint32_t before = cache->activity.get();
-    const uint32_t calls = before + 1 + static_cast<uint32_t>(bytes / (kLookBytes / kLooks));
-    cache->activity.set(calls);
-    if (taken) note_live();
-    if (calls / kLooks == before / kLooks) return;
+  if (cache == nullptr || options.decay == 0 || limits_on()) return clock_after_large_call(taken ? bytes : 0);
+  if (taken) note_live();
+  if (dirty_over_floor() && static_cast<int64_t>(page_counts.dirty.get()) >= look_from.get()) {
+    keep_bound(taken ? bytes : 0);
   }
-  clock_after_large_call(taken ? bytes : 0);
+  const uint32_t calls = cache->activity.get() + 1;
+  cache->activity.set(calls);
+  if (polls_time(calls)) return poll_time();
+  note_work();
+  call_if_asleep();
 }
 
 // A call that frees so much also purges as much: the bound on dirty memory must not depend on later calls. The blocks
