@@ -13,8 +13,8 @@ using namespace folio_test;
 
 namespace {
 
-constexpr unsigned kThreads = 60;
-constexpr size_t kSize = 3 * kMiB;
+constexpr unsigned kThreads = 120;
+constexpr size_t kSize = 1200 * kKiB;
 
 int64_t dirty() { return page_counts.dirty.get(); }
 
