@@ -314,17 +314,19 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, chunks, true}).purged;
 }
 
-// What must be dirty before a call of a large object looks at the bound again.
-constinit Hint<int64_t> look_from{0};
+// What must be dirty, or live, before a call of a large object looks at the bound again.
+constinit Hint<int64_t> look_at_dirty{0}, look_at_live{0};
 
 // In a call by which large or huge objects grew by `taken` bytes.
 FOLIO_NOINLINE void keep_bound(size_t taken) {
   note_work();
   call_if_asleep();
   size_t excess = dirty_excess();
-  constexpr int64_t kLookBytes = int64_t{4} << 20;
+  constexpr int64_t kLookBytes = int64_t{2} << 20;
   const bool within = excess < kExcessSlack;
-  look_from.set(within ? page_counts.dirty.get() + (excess == 0 ? kLookBytes : static_cast<int64_t>(kExcessSlack)) : 0);
+  const int64_t more = !within ? 0 : excess == 0 ? kLookBytes : static_cast<int64_t>(kExcessSlack);
+  look_at_dirty.set(within ? page_counts.dirty.get() + more : 0);
+  look_at_live.set(live_resident() + more);
   if (excess == 0 || (within && options.decay != 0)) return;
   if (drain_what_pins()) excess = dirty_excess();
   // In steps that grow with the excess: 62 frees of scattered objects, one slow call, can free as many pages.
@@ -382,17 +384,16 @@ void clock_after_large_call(size_t taken) {
   poll_time();
 }
 
-// Looks at the bound where 4 MiB more are dirty than at the last look, as long as that found all within it, and at the
-// time as seldom as light calls do. (256 objects of 256 KiB to 1 MiB, replaced at random, spent 500 instructions a pair
-// on looks in each call, of 2,850.) Each time where frees shall purge at once, or a limit is to be kept. By what is
-// dirty, not by a thread's calls: else 100 threads that free one object each, and wait, are 250 MiB over the bound.
+// Looks at the bound where 2 MiB more are dirty, or live, than at the last look, if all was within it then; each time
+// where frees shall purge at once, or a limit is to be kept. (Looks in each call were 500 of the 2,850 instructions of a
+// pair of 256 KiB to 1 MiB, replaced at random. Not by a thread's calls: 100 threads that freed one object each were 250
+// MiB over the bound. Not by what is dirty alone: what a heap of 100 MiB had left stayed beside the next one.)
 void clock_after_large_bytes(size_t bytes, bool taken) {
   ThreadCache* const cache = thread_cache();
   if (cache == nullptr || options.decay == 0 || limits_on()) return clock_after_large_call(taken ? bytes : 0);
   if (taken) note_live();
-  if (dirty_over_floor() && static_cast<int64_t>(page_counts.dirty.get()) >= look_from.get()) {
-    keep_bound(taken ? bytes : 0);
-  }
+  const bool due = page_counts.dirty.get() >= look_at_dirty.get() || (taken && live_resident() >= look_at_live.get());
+  if (due && dirty_over_floor()) keep_bound(taken ? bytes : 0);
   const uint32_t calls = cache->activity.get() + 1;
   cache->activity.set(calls);
   if (polls_time(calls)) return poll_time();
