@@ -316,15 +316,15 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
 
 // What must be dirty, or live, before a call of a large object looks at the bound again.
 constinit Hint<int64_t> look_at_dirty{0}, look_at_live{0};
+constexpr int64_t kLookMore = int64_t{2} << 20;
 
 // In a call by which large or huge objects grew by `taken` bytes.
 FOLIO_NOINLINE void keep_bound(size_t taken) {
   note_work();
   call_if_asleep();
   size_t excess = dirty_excess();
-  constexpr int64_t kLookBytes = int64_t{2} << 20;
   const bool within = excess < kExcessSlack;
-  const int64_t more = !within ? 0 : excess == 0 ? kLookBytes : static_cast<int64_t>(kExcessSlack);
+  const int64_t more = !within ? 0 : excess == 0 ? kLookMore : static_cast<int64_t>(kExcessSlack);
   look_at_dirty.set(within ? page_counts.dirty.get() + more : 0);
   look_at_live.set(live_resident() + more);
   if (excess == 0 || (within && options.decay != 0)) return;
@@ -341,10 +341,6 @@ FOLIO_NOINLINE void keep_bound(size_t taken) {
   if (purged != 0) note_purged_to_bound(purged);
   note_pass(purged == 0 && in_vain);
 }
-
-}  // namespace
-
-namespace {
 
 FOLIO_NOINLINE void poll_time() {
   note_work();
@@ -385,9 +381,9 @@ void clock_after_large_call(size_t taken) {
 }
 
 // Looks at the bound where 2 MiB more are dirty, or live, than at the last look, if all was within it then; each time
-// where frees shall purge at once, or a limit is to be kept. (Looks in each call were 500 of the 2,850 instructions of a
-// pair of 256 KiB to 1 MiB, replaced at random. Not by a thread's calls: 100 threads that freed one object each were 250
-// MiB over the bound. Not by what is dirty alone: what a heap of 100 MiB had left stayed beside the next one.)
+// where frees shall purge at once, or a limit is to be kept. (Looks in each call took 500 of 2,850 instructions. Not
+// by a thread's calls: 100 threads that freed one object each were 250 MiB over the bound. Not by what is dirty alone: what
+// a heap of 100 MiB had left stayed beside the next one.)
 void clock_after_large_bytes(size_t bytes, bool taken) {
   ThreadCache* const cache = thread_cache();
   if (cache == nullptr || options.decay == 0 || limits_on()) return clock_after_large_call(taken ? bytes : 0);
