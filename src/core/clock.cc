@@ -381,9 +381,9 @@ void clock_after_large_call(size_t taken) {
 }
 
 // Looks at the bound where 2 MiB more are dirty, or live, than at the last look, if all was within it then; each time
-// where frees shall purge at once, or a limit is to be kept. (Looks in each call took 500 of 2,850 instructions. Not
-// by a thread's calls: 100 threads that freed one object each were 250 MiB over the bound. Not by what is dirty alone: what
-// a heap of 100 MiB had left stayed beside the next one.)
+// where frees shall purge at once, or a limit is to be kept. (Looks in each call took 500 of 2,850 instructions.
+// Not by a thread's calls: 100 threads that freed one object each were 250 MiB over the bound. Not by what is dirty
+// alone: what a heap of 100 MiB had left stayed beside the next one.)
 void clock_after_large_bytes(size_t bytes, bool taken) {
   ThreadCache* const cache = thread_cache();
   if (cache == nullptr || options.decay == 0 || limits_on()) return clock_after_large_call(taken ? bytes : 0);
