@@ -49,6 +49,10 @@ constinit Hint<bool> bins_done{false};          // by this tick
 constinit Hint<bool> worked{false};             // the program has made a slow call since the housekeeper's last tick
 constinit Hint<int64_t> drained_at{INT64_MAX};  // what was live when drain_what_pins last drained since the last tick
 
+// What was dirty and live at the last look at the bound, and how much either may change before a call of a large object
+// looks again.
+constinit Hint<int64_t> looked_dirty{0}, looked_live{0}, look_after{0};
+
 uint64_t period_ms() {
   const auto half = static_cast<uint64_t>(options.decay) / 2;
   return half < 10 ? 10 : half;
@@ -75,6 +79,7 @@ bool end_tick(unsigned drained) {
   thread_caches_find_gone(kGoneChecks);
   thread_budget_return_lost();
   forget_recent_live();
+  look_after.set(0);
   return drained != 0;
 }
 
@@ -314,9 +319,11 @@ size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   return done.purged + purge_step({PurgeWhich::kNow, rest, kWorthACall, chunks, true}).purged;
 }
 
-// What must be dirty, or live, before a call of a large object looks at the bound again.
-constinit Hint<int64_t> look_at_dirty{0}, look_at_live{0};
-constexpr int64_t kLookMore = int64_t{2} << 20;
+bool look_is_due() {
+  const int64_t dirty = page_counts.dirty.get() - looked_dirty.get(), live = live_resident() - looked_live.get();
+  const int64_t after = look_after.get();
+  return dirty >= after || dirty <= -after || live >= after || live <= -after;
+}
 
 // In a call by which large or huge objects grew by `taken` bytes.
 FOLIO_NOINLINE void keep_bound(size_t taken) {
@@ -324,9 +331,10 @@ FOLIO_NOINLINE void keep_bound(size_t taken) {
   call_if_asleep();
   size_t excess = dirty_excess();
   const bool within = excess < kExcessSlack;
-  const int64_t more = !within ? 0 : excess == 0 ? kLookMore : static_cast<int64_t>(kExcessSlack);
-  look_at_dirty.set(within ? page_counts.dirty.get() + more : 0);
-  look_at_live.set(live_resident() + more);
+  constexpr int64_t kLookAfter = int64_t{2} << 20;
+  look_after.set(!within ? 0 : excess == 0 ? kLookAfter : static_cast<int64_t>(kExcessSlack));
+  looked_dirty.set(page_counts.dirty.get());
+  looked_live.set(live_resident());
   if (excess == 0 || (within && options.decay != 0)) return;
   if (drain_what_pins()) excess = dirty_excess();
   // In steps that grow with the excess: 62 frees of scattered objects, one slow call, can free as many pages.
@@ -380,21 +388,15 @@ void clock_after_large_call(size_t taken) {
   poll_time();
 }
 
-// Looks at the bound where 2 MiB more are dirty, or live, than at the last look, if all was within it then; each time
-// where frees shall purge at once, or a limit is to be kept. (Looks in each call took 500 of 2,850 instructions.
-// Not by a thread's calls: 100 threads that freed one object each were 250 MiB over the bound. Not by what is dirty
-// alone: what a heap of 100 MiB had left stayed beside the next one.)
-void clock_after_large_bytes(size_t bytes, bool taken) {
-  ThreadCache* const cache = thread_cache();
-  if (cache == nullptr || options.decay == 0 || limits_on()) return clock_after_large_call(taken ? bytes : 0);
-  if (taken) note_live();
-  const bool due = page_counts.dirty.get() >= look_at_dirty.get() || (taken && live_resident() >= look_at_live.get());
-  if (due && dirty_over_floor()) keep_bound(taken ? bytes : 0);
-  const uint32_t calls = cache->activity.get() + 1;
-  cache->activity.set(calls);
-  if (polls_time(calls)) return poll_time();
-  note_work();
-  call_if_asleep();
+// Looks at the bound where what is dirty or live has changed by 2 MiB since the last look, if all was within it then;
+// each time where frees shall purge at once. (Looks in each call took a tenth of the instructions. Not by a thread's
+// calls: 100 threads that freed one object each were 250 MiB over the bound. Not by what is dirty alone: what a heap of
+// 100 MiB had left stayed beside the next one. Not by growth alone: after a trim 350 MiB were free in place of 90.)
+void clock_after_large_bytes(size_t taken) {
+  if (taken != 0) note_live();
+  if (dirty_over_floor() && (options.decay == 0 || look_is_due())) keep_bound(taken);
+  ladder_after_call();
+  poll_time();
 }
 
 // A call that frees so much also purges as much: the bound on dirty memory must not depend on later calls. The blocks

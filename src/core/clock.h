@@ -33,8 +33,8 @@ void clock_after_slow_call();
 // cache.
 void clock_after_large_call(size_t taken);  // bytes by which a malloc, or a resize, made an object larger
 void clock_after_huge_free(size_t freed);   // bytes of the object
-// After a malloc (`taken`) or free of so many bytes of a large object that missed the CPU cache.
-void clock_after_large_bytes(size_t bytes, bool taken);
+// After a malloc or free of a large object that missed the CPU cache: looks at the bound less often.
+void clock_after_large_bytes(size_t taken);  // bytes of the malloc, 0 for a free
 // After a malloc or free of a large object that hit the CPU cache, and a free of a watched object (store/watch.h).
 void clock_after_light_call();
 

@@ -90,7 +90,7 @@ void release_slow(void* object, const char* function) noexcept {
     if (granules == 0) return report_large(function, object);
     if (seen) seam_freed(object);
     if (cpu_cache_put_large(process_caches, object, granules)) return clock_after_light_call();
-    return clock_after_large_bytes(size_t{granules} << kGranuleShift, false);
+    return clock_after_large_bytes(0);
   }
   if (code == kCodeGuarded) return release_guarded(object, function);
   if (is_watched(object)) return release_watched(object, bin_id(code), function);

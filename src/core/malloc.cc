@@ -19,7 +19,6 @@
 #include "core/seam.h"
 #include "insight/guards.h"
 #include "space/chunks.h"
-#include "space/fields.h"
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/metadata.h"
@@ -66,13 +65,6 @@ bool give_back_chunks(size_t size, bool unmap) {
 // turns at a limit of 24 MiB in place of 8.
 bool give_back_for_large(size_t size) { return has_room_for_large(size) && give_back_chunks(size, true); }
 
-// What large objects have left, and the kernel still counts: where that may be enough.
-bool decommit_for_huge(size_t size) {
-  if (size > process_fields.count.get() * kFieldBytesMost || !has_room_for_large(size)) return false;
-  cpu_caches_trim(process_caches, true);
-  return large_decommit(process_fields) != 0;
-}
-
 void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
   huge_foresee(block, zeroed);
   if (zeroed) {
@@ -89,7 +81,6 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   HugeBlock* block = huge_alloc(size, alignment);
   if (block == nullptr && ladder_make_room_for_large(size, "malloc")) block = huge_alloc(size, alignment);
   if (block == nullptr && give_back_for_large(size)) block = huge_alloc(size, alignment);
-  if (block == nullptr && decommit_for_huge(size)) block = huge_alloc(size, alignment);
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kClusterBytes;
@@ -125,7 +116,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && give_back_for_large(size)) object = take_large(size, alignment, zeroed);
-  clock_after_large_bytes(size, true);
+  clock_after_large_bytes(size);
   return object == nullptr ? out_of_memory() : object;
 }
 

@@ -82,13 +82,6 @@ bool unreserve(void* address, size_t bytes) { return !failed(call(SYS_munmap, un
 
 bool commit(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ | PROT_WRITE)); }
 
-// Mapped anew, as the kernel goes on counting what is only protected (overcommit_memory 2).
-bool decommit(void* address, size_t bytes) {
-  if (map(bytes, PROT_NONE, address) == nullptr) return false;
-  refuse_huge_pages(address, bytes);
-  return true;
-}
-
 bool protect(void* address, size_t bytes) { return !failed(call(SYS_mprotect, address, bytes, PROT_READ)); }
 
 bool populate(void* address, size_t bytes) {
@@ -446,5 +439,10 @@ void write_error(const char* text, size_t length) {
 void abort_process() { abort(); }
 
 uint32_t process_id() { return static_cast<uint32_t>(call(SYS_getpid)); }
+
+size_t program_path(char* text, size_t bytes) {
+  const long length = call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", text, bytes);
+  return failed(length) ? 0 : static_cast<size_t>(length);
+}
 
 }  // namespace folio::os

@@ -130,9 +130,4 @@ size_t resident_bytes() {
   return pages * page_bytes();
 }
 
-size_t program_path(char* text, size_t bytes) {
-  const long length = call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", text, bytes);
-  return failed(length) ? 0 : static_cast<size_t>(length);
-}
-
 }  // namespace folio::os

@@ -33,11 +33,6 @@ void* reserve(size_t bytes, size_t alignment, HugePages pages = HugePages::kRefu
 // do it at once. False if the kernel refuses: some of it may be done then.
 bool commit(void* address, size_t bytes);
 
-// Makes a page-aligned range of committed memory what reserve() returned: inaccessible, without pages, counted by no
-// limit on data or commit. Nobody may use it meanwhile. False if the kernel refuses, as it does at the limit of
-// mappings: it then stays as it was.
-bool decommit(void* address, size_t bytes);
-
 // Makes a page-aligned range of the library's own data readable only. False if the kernel refuses.
 bool protect(void* address, size_t bytes);
 

@@ -6,8 +6,7 @@
 //   resident    which granules may have resident pages; the others read as zero.
 //   aged        resident granules that were free before the last large_age(). If nothing of the word was freed since
 //               then (freed_at), all that are resident and free are, whatever the bits say.
-//   committed   bit w: the granules of word w can be used; the others are address space only. Cleared by
-//               large_decommit(), which has all of the word then.
+//   committed   bit w: the granules of word w can be used; the others are address space only. Never cleared.
 //   entry[g]    not 0: here starts a live object, or one that is parked (neither bit), or a chunk that was lent.
 //               | live, lent, seen : 1 each | 0 : 5 | spare : 2 | cache lines from the granule : 6 | granules : 16 |
 //               seen: a chosen object, whose free is recorded (core/seam.h, large_mark_seen).

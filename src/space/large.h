@@ -77,10 +77,6 @@ bool large_resize(void* object, size_t size);
 // Purges granules that are free: all, or those that were free at the last large_age(). Returns bytes. The fewer bytes a
 // call may purge, the fewer fields without any it visits; the next call goes on.
 size_t large_purge(Fields& fields, bool all, size_t most_bytes);
-// Gives back what the kernel has committed for words of 64 granules that are free as a whole: for a huge object, where
-// a limit on data, or on what the system commits, counts it. Returns bytes, resident or not. Address space stays. What
-// this cuts into more mappings counts for the limit of mappings.
-size_t large_decommit(Fields& fields);
 void large_age(Fields& fields);
 
 // Where address space is short, a field of the process's lends a chunk to a bin. Zero-filled once it is committed; null

@@ -64,20 +64,9 @@ void purge_rows(Field& f, Claim& c) {
   }
 }
 
-// Decommits the words of the claim, if all of each is claimed. Returns bytes.
-size_t decommit_words(Field& f, Claim& c) {
-  uint64_t whole = ~uint64_t{0};
-  for (unsigned i = 0; i < c.words; ++i) whole &= c.mine[i];
-  const unsigned from = c.first * 64, count = c.words * 64;
-  if (whole != ~uint64_t{0} || !os::decommit(granule_at(f, from), size_t{count} << kGranuleShift)) return 0;
-  for (unsigned i = 0; i < c.words; ++i) c.gone[i] = c.dirty[i];
-  // [commit] release: before the granules are given. Who takes some commits them again.
-  f.committed.fetch_and(~(low_mask(c.words) << c.first), order::release);
-  return size_t{count} << kGranuleShift;
-}
-
-// Gives back what was claimed, purged or decommitted. Returns the bytes of pages that went.
-size_t give_claim(Field& f, Claim& c) {
+// Purges what was claimed, and gives it back. Returns bytes.
+size_t purge_claim(Field& f, Claim& c) {
+  purge_rows(f, c);
   unsigned sum = 0;
   for (unsigned i = 0; i < c.words; ++i) {
     const unsigned w = c.first + i, gone = popcount(c.gone[i]);
@@ -121,8 +110,7 @@ class FieldPurge {
 
   void purge() {
     if (claim_.words == 0) return;
-    purge_rows(f_, claim_);
-    const size_t gone = give_claim(f_, claim_);
+    const size_t gone = purge_claim(f_, claim_);
     p_.refused = gone == 0 ? p_.refused + 1 : 0;
     p_.purged += gone;
     left_ = left_ || gone != claimed_;
@@ -169,26 +157,6 @@ size_t large_purge(Fields& fields, bool all, size_t most_bytes) {
     if (p.purged == before) ++vain;
   }
   return p.purged;
-}
-
-size_t large_decommit(Fields& fields) {
-  size_t sum = 0;
-  for (Field* f = first_field(fields); f != nullptr; f = next_field(*f)) {
-    Claim claim;
-    const auto finish = [&] {
-      if (claim.words == 0) return;
-      sum += decommit_words(*f, claim);
-      give_claim(*f, claim);
-    };
-    for (unsigned w = 0; w < f->words(); ++w) {
-      // [commit] acquire: as in commit. [room] seq_cst in free_in: a look as any, before the claim.
-      const bool there = (f->committed.load(order::acquire) >> w & 1) != 0 && free_in(*f, w) == ~uint64_t{0};
-      if (claim.words == kWordsMost || !there) finish();
-      if (there) claim_word(*f, w, ~uint64_t{0}, claim);
-    }
-    finish();
-  }
-  return sum;
 }
 
 void large_age(Fields& fields) {

@@ -470,9 +470,6 @@ int data(size_t size) {
   while (list.add(size)) {
   }
   require(list.bytes >= most - most / 10, "as much again", list.bytes);
-  list.release();
-  require(list.add(35 * kMiB), "one huge object in place of them");
-  list.release();
   limit.rlim_cur = limit.rlim_max;
   require(setrlimit(RLIMIT_DATA, &limit) == 0, "setrlimit");
   for (int i = 0; i < 100; i++) require(list.add(kMiB), "lifted");

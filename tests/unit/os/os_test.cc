@@ -83,25 +83,6 @@ TEST(Os, ReservedSpaceIsInaccessibleUntilItIsCommitted) {
   EXPECT_EQ(errno, 0);
 }
 
-TEST(Os, DecommittedSpaceIsReservedAgain) {
-  char* const at = static_cast<char*>(os::reserve(8 * page, page));
-  EXPECT_TRUE(os::commit(at, 8 * page));
-  memset(at, 7, 8 * page);
-  EXPECT_TRUE(os::decommit(at + 2 * page, 3 * page));
-  EXPECT_EQ(mapping_rights(at + page), "rw-p");
-  EXPECT_EQ(mapping_rights(at + 2 * page), "---p");
-  EXPECT_EQ(mapping_rights(at + 4 * page), "---p");
-  EXPECT_EQ(mapping_rights(at + 5 * page), "rw-p");
-  EXPECT_EQ(at[2 * page - 1], 7);
-  EXPECT_EQ(at[5 * page], 7);
-  EXPECT_TRUE(os::commit(at + 2 * page, 3 * page));
-  EXPECT_TRUE(all_zero(at + 2 * page, 3 * page));
-  errno = 0;
-  EXPECT_FALSE(os::decommit(at + 1, page)) << "no page starts there";
-  EXPECT_EQ(errno, 0);
-  EXPECT_TRUE(os::unreserve(at, 8 * page));
-}
-
 TEST(Os, ReserveTakesNoMoreAddressSpaceThanAsked) {
   constexpr size_t kAlignment = size_t{4} << 30;
   const size_t before = mapped_bytes();

@@ -133,32 +133,6 @@ TEST_F(LargeExplore, PurgeWhileOthersTakeAndGive) {
       });
 }
 
-TEST_F(LargeExplore, TakeWhileOthersDecommit) {
-  interrupt(
-      [&] {
-        for (char* object : row_) release(object);
-        alloc(70);
-      },
-      [&] { large_decommit(process_fields); });
-}
-
-TEST_F(LargeExplore, DecommitWhileOthersTakeGiveAndDecommit) {
-  const auto give_all = [&] {
-    for (char* object : row_) release(object);
-    large_decommit(process_fields);
-  };
-  interrupt(give_all, [&] {
-    if (char* const object = alloc(20)) *object = 1;
-    release(row_[3]);
-    alloc(90);
-  });
-  interrupt(give_all, [&] {
-    if (char* const object = alloc(130)) release(object);
-    large_decommit(process_fields);
-    alloc(10);
-  });
-}
-
 TEST_F(LargeExplore, PurgeWhileOthersPurge) {
   interrupt(
       [&] {

@@ -32,43 +32,6 @@ TEST_F(Large, WithoutMemoryOnlyWhatIsCommittedServes) {
   EXPECT_EQ(result, kPassed);
 }
 
-// Only words of which all is free; what else there is stays as it was.
-TEST_F(Large, WhatIsFreeIsDecommitted) {
-  const std::vector<char*> o = row({10, 400, 10});
-  touch_granules(o[1]);
-  const auto committed = [&] { return popcount(large_place(o[0]).field->committed.load(order::relaxed)); };
-  large_decommit(process_fields);
-  const unsigned before = committed();
-  EXPECT_EQ(large_decommit(process_fields), 0u);
-  EXPECT_TRUE(large_free(o[1]));
-  EXPECT_EQ(large_decommit(process_fields) % (64 * kGranuleBytes), 0u);
-  EXPECT_LE(committed(), before - 5);
-  expect_exact_accounts();
-  memset(o[0], 2, usable(o[0]));
-  memset(o[2], 2, usable(o[2]));
-  char* const again = alloc_steps(400);
-  touch_granules(again);
-  EXPECT_EQ(large_decommit(process_fields), 0u);
-  free_all({o[0], again, o[2]});
-}
-
-TEST_F(Large, WhatTheKernelDoesNotDecommitStays) {
-  const int result = in_child([this] {
-    char* const object = alloc(3 * kMiB);
-    memset(object, 1, 3 * kMiB);
-    large_free(object);
-    if (!refuse_call(SYS_mmap, ENOMEM)) return kCannot;
-    if (large_decommit(process_fields) != 0) return kFailed;
-    expect_exact_accounts();
-    char* const again = alloc(3 * kMiB);
-    memset(again, 1, 3 * kMiB);
-    large_free(again);
-    return HasFailure() ? kFailed : kPassed;
-  });
-  if (result == kCannot) GTEST_SKIP() << "no filters here";
-  EXPECT_EQ(result, kPassed);
-}
-
 TEST_F(Large, AChunkThatWasLentInVainComesBack) {
   std::vector<char*> objects = {alloc(kLargeMost), alloc(kLargeMost)};
   free_all(objects);
