@@ -120,7 +120,7 @@ struct ReadyWords {
 // The word has no run of the length that its hint promised.
 void lower_row(Field& f, unsigned w, ReadyWords words) {
   f.ready_rows.lower(w, words.longest());
-  // The second look.
+  // [room]'s second look: who made a run meanwhile may have seen the hint as high as it was.
   const ReadyWords now(f, w);
   if (now.low == words.low && now.high == words.high) return;
   f.ready_rows.raise(w, now.starts(64) != 0 ? 64 : now.longest());
