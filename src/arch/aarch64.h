@@ -57,6 +57,9 @@ class ThreadCursor {
   void step_up() const {}
 };
 
+// 16 bytes are what each one has.
+inline bool has_wide_vectors() { return false; }
+
 // No transactions: Arm's TME never reached a processor that Linux supports.
 struct Transaction {
   static constexpr unsigned kStarted = ~0u;

@@ -89,6 +89,28 @@ class ThreadCursor {
   uintptr_t at_;
 };
 
+// A leaf of what the processor says of itself: eax, ebx, ecx, edx. Takes microseconds in a virtual machine.
+struct CpuId {
+  uint32_t a, b, c = 0, d;
+  explicit CpuId(uint32_t leaf) : a(leaf) { asm volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d)); }
+};
+// Leaf 7 names what came with AVX2 and later; all 0 if there is none.
+inline CpuId extended_features() {
+  CpuId none(0);
+  if (none.a >= 7) return CpuId(7);
+  none.a = none.b = none.c = none.d = 0;
+  return none;
+}
+
+// Whether target("avx2") may run: the processor has it, and the kernel saves its registers.
+inline bool has_wide_vectors() {
+  constexpr uint32_t kOsXsave = 1u << 27, kAvx2 = 1u << 5, kXmmAndYmm = 6;
+  if ((CpuId(1).c & kOsXsave) == 0) return false;
+  uint32_t saved, upper;
+  asm volatile("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
+  return (saved & kXmmAndYmm) == kXmmAndYmm && (extended_features().b & kAvx2) != 0;
+}
+
 // Restricted transactional memory (Intel RTM). Written as bytes so that no compiler flag is needed; has() decides at
 // run time, also against processors whose microcode makes every transaction abort.
 struct Transaction {
@@ -100,13 +122,9 @@ struct Transaction {
 #if defined(__SANITIZE_THREAD__)
     return false;  // ThreadSanitizer sees the body's accesses, but not what orders them
 #endif
-    uint32_t a = 7, b, c = 0, d;
-    uint32_t most = 0, b0, c0, d0;
-    asm("cpuid" : "+a"(most), "=b"(b0), "=c"(c0), "=d"(d0));
-    if (most < 7) return false;
-    asm("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    const CpuId features = extended_features();
     constexpr uint32_t kRtm = 1u << 11, kAlwaysAborts = 1u << 11;
-    return (b & kRtm) != 0 && (d & kAlwaysAborts) == 0;
+    return (features.b & kRtm) != 0 && (features.d & kAlwaysAborts) == 0;
   }
   // kStarted, or why the transaction that was begun here aborted.
   FOLIO_INLINE static unsigned begin() {

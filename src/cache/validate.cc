@@ -1,16 +1,29 @@
 // Validates a magazine's addresses by vector arithmetic, and measures how scattered its objects lie.
 #include "cache/validate.h"
 
+#include "arch/arch.h"
 #include "os/os.h"
 #include "store/misuse.h"
 #include "store/occupancy.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
 namespace {
 
-typedef uint32_t Halves __attribute__((vector_size(16)));
-typedef int32_t Flags __attribute__((vector_size(16)));
+// Whether there are vectors of 32 bytes: 0 to kCallsBefore - 1: calls so far, then no or yes. To ask the processor takes
+// 20 us in a virtual machine, which short commands are spared.
+constexpr int kCallsBefore = 64, kNo = kCallsBefore, kYes = kNo + 1;
+constinit Hint<int> wide{0};
+
+FOLIO_NOINLINE bool ask_wide(int calls) {
+  wide.set(calls + 1 < kCallsBefore ? calls + 1 : arch::has_wide_vectors() ? kYes : kNo);
+  return wide.get() == kYes;
+}
+FOLIO_INLINE bool wide_vectors() {
+  const int known = wide.get();
+  return __builtin_expect(known >= kCallsBefore, true) ? known == kYes : ask_wide(known);
+}
 
 // Tells the start of an object of a bin from other addresses in its chunks, in 32-bit arithmetic and without a
 // descriptor. With size = odd * 2^shift, the product (offset from the first object) * (inverse of odd) is
@@ -46,51 +59,102 @@ struct Dividers {
 };
 constexpr Dividers kDividers;
 
+// Addresses of a bin in a magazine, to be checked by the divider and compared with the last but one.
+struct Check {
+  Divider divider;
+  uint32_t colours, near;
+  const Slot* at;
+  unsigned count;
+};
+// Of an address that is not Folio's the chunk table may have the entry of one 16 TiB away, where no magazine is.
+constexpr unsigned kFarShift = kTableBits - 32;
+
+// Of 32-bit halves, single ones or vectors. (By reference, as a vector that is returned has another ABI without AVX.)
 template <class Low>
-FOLIO_INLINE Low product_of(Low low, const Divider& divider, uint32_t colours) {
-  return ((low & static_cast<uint32_t>(kChunkBytes - 1)) - ((low >> kColourShift) & colours)) * divider.inverse;
+FOLIO_INLINE void multiply(Low& product, const Low& low, const Check& check) {
+  constexpr auto kInChunk = static_cast<uint32_t>(kChunkBytes - 1);
+  product = ((low & kInChunk) - ((low >> kColourShift) & check.colours)) * check.divider.inverse;
+}
+template <class Low>
+FOLIO_INLINE void find_wrong(Low& wrong, const Low& products, const Low& with_slack, const Check& check) {
+  wrong = (products & (check.divider.low | check.divider.above)) | (with_slack & check.divider.above);
 }
 
-// Checks the low half of each address by the divider, and compares it with the last but one. True if some may be wrong:
-// then repair() checks whole addresses. Rejected: to find all duplicates each time, by a table of hashes, and wrong
-// addresses by descriptors: it took 20 % of a producer/consumer pair's throughput. Other duplicates are found by
-// holds_twice now and then, or when the magazine is drained.
+bool fails_singly(const Check& check) {
+  uint32_t wrong = 0;
+  for (unsigned i = 0; i < check.count; ++i) {
+    const auto address = reinterpret_cast<uintptr_t>(check.at[i]);
+    uint32_t product, bits;
+    multiply(product, static_cast<uint32_t>(address), check);
+    find_wrong(bits, product, product + check.divider.slack, check);
+    wrong |= bits;
+    wrong |= (static_cast<uint32_t>(address >> 32) ^ check.near) >> kFarShift;
+    if (i >= 2 && check.at[i] == check.at[i - 2]) wrong = 1;
+  }
+  return wrong != 0;
+}
+
+typedef uint32_t Narrow __attribute__((vector_size(16)));
+typedef uint32_t Wide __attribute__((vector_size(32)));
+typedef uint64_t NarrowPairs __attribute__((vector_size(16)));
+typedef uint64_t WidePairs __attribute__((vector_size(32)));
+FOLIO_INLINE void even(Narrow& to, const Narrow& a, const Narrow& b) { to = __builtin_shufflevector(a, b, 0, 2, 4, 6); }
+// In the order that takes one instruction.
+FOLIO_INLINE void even(Wide& to, const Wide& a, const Wide& b) {
+  to = __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14);
+}
+
+// By vectors of 32-bit halves; duplicates by low halves only.
+template <class Halves, class Pairs>
+FOLIO_INLINE bool fails(const Check& check) {
+  constexpr unsigned kStep = sizeof(Halves) / sizeof(uint32_t);  // addresses, whose low halves are one vector
+  const unsigned last = check.count - kStep;
+  if (check.count < kStep + 2) return fails_singly(check);
+  const Halves near = check.near - Halves{};
+  Halves products{}, with_slack{}, far{}, same{};
+  // The last step looks at some a second time. The first one compares with those behind it.
+  for (unsigned i = 0, other = 2;; other = i - 2) {
+    Halves first, second, other_first, other_second, low;
+    __builtin_memcpy(&first, check.at + i, sizeof first);
+    __builtin_memcpy(&second, check.at + i + kStep / 2, sizeof second);
+    __builtin_memcpy(&other_first, check.at + other, sizeof other_first);
+    __builtin_memcpy(&other_second, check.at + other + kStep / 2, sizeof other_second);
+    same |= reinterpret_cast<Halves>(first == other_first) | reinterpret_cast<Halves>(second == other_second);
+    far |= (first ^ near) | (second ^ near);
+    even(low, first, second);
+    Halves its;
+    multiply(its, low, check);
+    products |= its;
+    with_slack |= its + check.divider.slack;
+    if (i == last) break;
+    i = i + kStep < last ? i + kStep : last;
+  }
+  // Of a pair of halves the lower one is the address's lower one.
+  Halves bits;
+  find_wrong(bits, products, with_slack, check);
+  const Pairs wrong = reinterpret_cast<Pairs>(bits) | reinterpret_cast<Pairs>(same) << 32 |
+                      reinterpret_cast<Pairs>(far) >> (32 + kFarShift);
+  uint64_t any = 0;
+  for (unsigned i = 0; i < kStep / 2; ++i) any |= wrong[i];
+  return any != 0;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) FOLIO_NOINLINE bool fails_wide(const Check& check) {
+  return fails<Wide, WidePairs>(check);
+}
+#else
+bool fails_wide(const Check& check) { return fails<Narrow, NarrowPairs>(check); }
+#endif
+
+// True if some may be wrong: then repair() checks whole addresses. Rejected: to find all duplicates each time, by a
+// table of hashes, and wrong addresses by descriptors: it took 20 % of a producer/consumer pair's throughput. Other
+// duplicates are found by holds_twice now and then, or when the magazine is drained.
 bool fails_check(BinId bin, const Slot* at, unsigned count) {
-  const Divider divider = kDividers.of[index(bin)];
-  const uint32_t colours = divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1);
-  // Of an address that is not Folio's the chunk table may have the entry of one 16 TiB away, where no magazine is.
-  constexpr unsigned kFarShift = kTableBits - 32;
-  const auto near = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) >> 32);
-  const Halves all_near{0, near, 0, near};
-  Flags twice{};
-  Halves any{}, any_above{}, any_far{}, last_low{~0u, ~0u, ~0u, ~0u};
-  unsigned i = 0;
-  for (; i + 4 <= count; i += 4) {
-    Halves first, second;
-    __builtin_memcpy(&first, at + i, sizeof first);
-    __builtin_memcpy(&second, at + i + 2, sizeof second);
-    any_far |= (first ^ all_near) | (second ^ all_near);
-    const Halves low = __builtin_shufflevector(first, second, 0, 2, 4, 6);
-    // Halves i to i + 3 against i - 2 to i + 1.
-    twice |= low == __builtin_shufflevector(last_low, low, 2, 3, 4, 5);
-    last_low = low;
-    const Halves products = product_of(low, divider, colours);
-    any |= products;
-    any_above |= products + divider.slack;
-  }
-  uint32_t all = (any[0] | any[1]) | (any[2] | any[3]);
-  uint32_t all_above = (any_above[0] | any_above[1]) | (any_above[2] | any_above[3]);
-  uint32_t far = any_far[1] | any_far[3];
-  bool wrong = ((twice[0] | twice[1]) | (twice[2] | twice[3])) != 0;
-  for (; i < count; ++i) {
-    const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at[i]));
-    all |= product_of(low, divider, colours);
-    all_above |= product_of(low, divider, colours) + divider.slack;
-    wrong |= i >= 2 && at[i] == at[i - 2];
-    far |= static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at[i]) >> 32) ^ near;
-  }
-  return wrong || far >> kFarShift != 0 || (all & (divider.low | divider.above)) != 0 ||
-         (all_above & divider.above) != 0;
+  const Divider& divider = kDividers.of[index(bin)];
+  const Check check{divider, divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1),
+                    static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) >> 32), at, count};
+  return wide_vectors() ? fails_wide(check) : fails<Narrow, NarrowPairs>(check);
 }
 
 // Whether an object is there twice; misses about one in 25, if another with the same hash came in between.
