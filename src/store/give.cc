@@ -110,19 +110,36 @@ struct Gathered {
   }
 };
 
-// Gathers objects behind *at while they are of the same folio, whose objects begin at `start`: they need no search.
-// Returns the next one. (To go on in the same chunk, and not only in the same folio, saved 2 instructions an object,
-// and took 1.04 of the time where frees are in random order: whether the next object is of the same chunk is not
-// predictable.)
+// Gathers objects behind *at, the folio's `number`-th, while they are of the same folio, whose objects begin at `start`:
+// they need no search. Returns the next one. (To go on in the same chunk, and not only in the same folio, saved 2
+// instructions an object, and took 1.04 of the time where frees are in random order: whether the next object is of the
+// same chunk is not predictable.)
 FOLIO_INLINE void* const* gather_run(uint64_t& mask, const Shape& shape, uint64_t valid, const char* start,
-                                     void* const* at, void* const* end) {
+                                     unsigned number, void* const* at, void* const* end) {
   uint64_t free = valid & ~mask;
-  while (++at != end) {
+  ++at;
+  // Neighbours in falling order, as a magazine has those that were freed in rising order: a comparison each.
+  if (at != end && *at == start + (number - 1) * shape.size) {
+    void* const* const first = at;
+    void* const* const most = end - at < static_cast<ptrdiff_t>(number) ? end : at + number;
+    const char* next = start + (number - 1) * shape.size;
+    while (at != most && *at == next) {
+      ++at;
+      next -= shape.size;
+    }
+    const auto n = static_cast<unsigned>(at - first);
+    const uint64_t bits = low_mask(n) << (number - n);
+    if ((free & bits) != bits)
+      at = first;
+    else
+      free ^= bits;
+  }
+  for (; at != end; ++at) {
     const auto offset = static_cast<size_t>(static_cast<const char*>(*at) - start);
     if (offset >= kFolioObjects * shape.size) break;
-    const uint64_t number = (offset * shape.multiplier) >> kDivisionShift, bit = uint64_t{1} << number;
+    const uint64_t its = (offset * shape.multiplier) >> kDivisionShift, bit = uint64_t{1} << its;
     // One that is there already, too: the caller reports it.
-    if (number * shape.size != offset || (free & bit) == 0) break;
+    if (its * shape.size != offset || (free & bit) == 0) break;
     free ^= bit;
   }
   mask = valid & ~free;
@@ -205,7 +222,8 @@ void give_lists(BinId bin, const ObjectList* lists, unsigned n, const char* func
       uint64_t* const mask = gather(*at++, &number);
       if (mask == nullptr) continue;
       const char* const start = static_cast<char*>(*first) - number % kFolioObjects * shape.size;
-      at = gather_run(*mask, shape, valid_in(giving.info, number / kFolioObjects), start, first, end);
+      at = gather_run(*mask, shape, valid_in(giving.info, number / kFolioObjects), start, number % kFolioObjects, first,
+                      end);
       if (at - first >= kRunLeast) continue;
       for (void* const* const stop = end - at < kSingly ? end : at + kSingly; at != stop; ++at) gather(*at, &number);
     }
