@@ -118,21 +118,22 @@ FOLIO_INLINE void* const* gather_run(uint64_t& mask, const Shape& shape, uint64_
                                      unsigned number, void* const* at, void* const* end) {
   uint64_t free = valid & ~mask;
   ++at;
-  // Neighbours in falling order, as a magazine has those that were freed in rising order: a comparison each.
-  if (at != end && *at == start + (number - 1) * shape.size) {
+  // Neighbours, in rising or falling order: a comparison each.
+  const char* next = start + number * shape.size;
+  const ptrdiff_t step = at != end ? static_cast<const char*>(*at) - next : 0,
+                  size = static_cast<ptrdiff_t>(shape.size);
+  if (step == size || step == -size) {
+    const unsigned most = step < 0 ? number : kFolioObjects - 1 - number;
     void* const* const first = at;
-    void* const* const most = end - at < static_cast<ptrdiff_t>(number) ? end : at + number;
-    const char* next = start + (number - 1) * shape.size;
-    while (at != most && *at == next) {
-      ++at;
-      next -= shape.size;
-    }
+    void* const* const stop = end - at < static_cast<ptrdiff_t>(most) ? end : at + most;
+    while (at != stop && *at == (next += step)) ++at;
     const auto n = static_cast<unsigned>(at - first);
-    const uint64_t bits = low_mask(n) << (number - n);
-    if ((free & bits) != bits)
-      at = first;
-    else
+    const uint64_t bits = step < 0 ? low_mask(n) << (number - n) : low_mask(n) << number << 1;
+    if ((free & bits) == bits) {
       free ^= bits;
+    } else {
+      at = first;
+    }
   }
   for (; at != end; ++at) {
     const auto offset = static_cast<size_t>(static_cast<const char*>(*at) - start);
