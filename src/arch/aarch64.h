@@ -57,7 +57,8 @@ class ThreadCursor {
   void step_up() const {}
 };
 
-// 16 bytes are what each one has.
+// Vectors of 16 bytes are what each one has.
+#define FOLIO_WIDE_VECTORS
 inline bool has_wide_vectors() { return false; }
 
 // No transactions: Arm's TME never reached a processor that Linux supports.

@@ -13,7 +13,8 @@
 //                                         what the tables that unwind a stack call these registers
 //   ThreadCursor                          kHas: it has a shorter way to a thread's cursor than the compiler; load(),
 //                                         step_up(), step_down()
-//   has_wide_vectors()                    whether functions for vectors of 32 bytes may run
+//   FOLIO_WIDE_VECTORS                    marks a function for vectors of 32 bytes, which the processor may not have
+//   has_wide_vectors()                    whether it has them
 //   Transaction                           hardware transactional memory: has(), begin(), commit(), abort()
 #pragma once
 

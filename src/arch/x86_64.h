@@ -89,26 +89,20 @@ class ThreadCursor {
   uintptr_t at_;
 };
 
-// A leaf of what the processor says of itself: eax, ebx, ecx, edx. Takes microseconds in a virtual machine.
+// A leaf of what the processor says of itself. Takes microseconds in a virtual machine.
 struct CpuId {
   uint32_t a, b, c = 0, d;
   explicit CpuId(uint32_t leaf) : a(leaf) { asm volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d)); }
 };
-// Leaf 7 names what came with AVX2 and later; all 0 if there is none.
-inline CpuId extended_features() {
-  CpuId none(0);
-  if (none.a >= 7) return CpuId(7);
-  none.a = none.b = none.c = none.d = 0;
-  return none;
-}
 
-// Whether target("avx2") may run: the processor has it, and the kernel saves its registers.
+// Whether FOLIO_WIDE_VECTORS may run: the processor has AVX2, and the kernel saves its registers.
+#define FOLIO_WIDE_VECTORS [[gnu::target("avx2")]]
 inline bool has_wide_vectors() {
   constexpr uint32_t kOsXsave = 1u << 27, kAvx2 = 1u << 5, kXmmAndYmm = 6;
   if ((CpuId(1).c & kOsXsave) == 0) return false;
   uint32_t saved, upper;
   asm volatile("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
-  return (saved & kXmmAndYmm) == kXmmAndYmm && (extended_features().b & kAvx2) != 0;
+  return (saved & kXmmAndYmm) == kXmmAndYmm && (CpuId(7).b & kAvx2) != 0;
 }
 
 // Restricted transactional memory (Intel RTM). Written as bytes so that no compiler flag is needed; has() decides at
@@ -122,7 +116,8 @@ struct Transaction {
 #if defined(__SANITIZE_THREAD__)
     return false;  // ThreadSanitizer sees the body's accesses, but not what orders them
 #endif
-    const CpuId features = extended_features();
+    if (CpuId(0).a < 7) return false;
+    const CpuId features(7);
     constexpr uint32_t kRtm = 1u << 11, kAlwaysAborts = 1u << 11;
     return (features.b & kRtm) != 0 && (features.d & kAlwaysAborts) == 0;
   }

@@ -5,25 +5,12 @@
 #include "os/os.h"
 #include "store/misuse.h"
 #include "store/occupancy.h"
-#include "sync/relaxed.h"
 
 namespace folio {
 
+constinit Hint<int> wide_vectors{0};
+
 namespace {
-
-// Whether there are vectors of 32 bytes: 0 to kCallsBefore - 1: calls so far, then no or yes. To ask the processor takes
-// 20 us in a virtual machine, which short commands are spared.
-constexpr int kCallsBefore = 64, kNo = kCallsBefore, kYes = kNo + 1;
-constinit Hint<int> wide{0};
-
-FOLIO_NOINLINE bool ask_wide(int calls) {
-  wide.set(calls + 1 < kCallsBefore ? calls + 1 : arch::has_wide_vectors() ? kYes : kNo);
-  return wide.get() == kYes;
-}
-FOLIO_INLINE bool wide_vectors() {
-  const int known = wide.get();
-  return __builtin_expect(known >= kCallsBefore, true) ? known == kYes : ask_wide(known);
-}
 
 // Tells the start of an object of a bin from other addresses in its chunks, in 32-bit arithmetic and without a
 // descriptor. With size = odd * 2^shift, the product (offset from the first object) * (inverse of odd) is
@@ -66,95 +53,79 @@ struct Check {
   const Slot* at;
   unsigned count;
 };
-// Of an address that is not Folio's the chunk table may have the entry of one 16 TiB away, where no magazine is.
-constexpr unsigned kFarShift = kTableBits - 32;
-
-// Of 32-bit halves, single ones or vectors. (By reference, as a vector that is returned has another ABI without AVX.)
-template <class Low>
-FOLIO_INLINE void multiply(Low& product, const Low& low, const Check& check) {
-  constexpr auto kInChunk = static_cast<uint32_t>(kChunkBytes - 1);
-  product = ((low & kInChunk) - ((low >> kColourShift) & check.colours)) * check.divider.inverse;
-}
-template <class Low>
-FOLIO_INLINE void find_wrong(Low& wrong, const Low& products, const Low& with_slack, const Check& check) {
-  wrong = (products & (check.divider.low | check.divider.above)) | (with_slack & check.divider.above);
-}
-
-bool fails_singly(const Check& check) {
-  uint32_t wrong = 0;
-  for (unsigned i = 0; i < check.count; ++i) {
-    const auto address = reinterpret_cast<uintptr_t>(check.at[i]);
-    uint32_t product, bits;
-    multiply(product, static_cast<uint32_t>(address), check);
-    find_wrong(bits, product, product + check.divider.slack, check);
-    wrong |= bits;
-    wrong |= (static_cast<uint32_t>(address >> 32) ^ check.near) >> kFarShift;
-    if (i >= 2 && check.at[i] == check.at[i - 2]) wrong = 1;
-  }
-  return wrong != 0;
-}
 
 typedef uint32_t Narrow __attribute__((vector_size(16)));
-typedef uint32_t Wide __attribute__((vector_size(32)));
 typedef uint64_t NarrowPairs __attribute__((vector_size(16)));
+typedef uint32_t Wide __attribute__((vector_size(32)));
 typedef uint64_t WidePairs __attribute__((vector_size(32)));
+// The even ones of both, in the order that takes one instruction. (By reference, as a vector that is returned has
+// another ABI without AVX.)
 FOLIO_INLINE void even(Narrow& to, const Narrow& a, const Narrow& b) { to = __builtin_shufflevector(a, b, 0, 2, 4, 6); }
-// In the order that takes one instruction.
 FOLIO_INLINE void even(Wide& to, const Wide& a, const Wide& b) {
   to = __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14);
 }
 
-// By vectors of 32-bit halves; duplicates by low halves only.
+template <class Halves>
+constexpr unsigned kStep = sizeof(Halves) / sizeof(uint32_t);  // addresses, whose low halves are one vector
+template <class Halves>
+constexpr unsigned kLeast = kStep<Halves> + 2;  // to be compared with the last but one
+
+// Whether one of at least kLeast addresses may be wrong, by vectors of 32-bit halves. Duplicates by low halves only.
 template <class Halves, class Pairs>
 FOLIO_INLINE bool fails(const Check& check) {
-  constexpr unsigned kStep = sizeof(Halves) / sizeof(uint32_t);  // addresses, whose low halves are one vector
-  const unsigned last = check.count - kStep;
-  if (check.count < kStep + 2) return fails_singly(check);
+  constexpr auto kInChunk = static_cast<uint32_t>(kChunkBytes - 1);
+  constexpr unsigned kHere = kStep<Halves>;
+  const Divider& divider = check.divider;
+  const unsigned last = check.count - kHere;
   const Halves near = check.near - Halves{};
   Halves products{}, with_slack{}, far{}, same{};
   // The last step looks at some a second time. The first one compares with those behind it.
   for (unsigned i = 0, other = 2;; other = i - 2) {
     Halves first, second, other_first, other_second, low;
     __builtin_memcpy(&first, check.at + i, sizeof first);
-    __builtin_memcpy(&second, check.at + i + kStep / 2, sizeof second);
+    __builtin_memcpy(&second, check.at + i + kHere / 2, sizeof second);
     __builtin_memcpy(&other_first, check.at + other, sizeof other_first);
-    __builtin_memcpy(&other_second, check.at + other + kStep / 2, sizeof other_second);
+    __builtin_memcpy(&other_second, check.at + other + kHere / 2, sizeof other_second);
     same |= reinterpret_cast<Halves>(first == other_first) | reinterpret_cast<Halves>(second == other_second);
     far |= (first ^ near) | (second ^ near);
     even(low, first, second);
-    Halves its;
-    multiply(its, low, check);
-    products |= its;
-    with_slack |= its + check.divider.slack;
+    const Halves product = ((low & kInChunk) - ((low >> kColourShift) & check.colours)) * divider.inverse;
+    products |= product;
+    with_slack |= product + divider.slack;
     if (i == last) break;
-    i = i + kStep < last ? i + kStep : last;
+    i = i + kHere < last ? i + kHere : last;
   }
-  // Of a pair of halves the lower one is the address's lower one.
-  Halves bits;
-  find_wrong(bits, products, with_slack, check);
+  // Of an address that is not Folio's the chunk table may have the entry of one 16 TiB away, where no magazine is.
+  constexpr unsigned kFarShift = kTableBits - 32;
+  const Halves bits = (products & (divider.low | divider.above)) | (with_slack & divider.above);
+  // Of each pair of halves the lower one is the address's lower one.
   const Pairs wrong = reinterpret_cast<Pairs>(bits) | reinterpret_cast<Pairs>(same) << 32 |
                       reinterpret_cast<Pairs>(far) >> (32 + kFarShift);
   uint64_t any = 0;
-  for (unsigned i = 0; i < kStep / 2; ++i) any |= wrong[i];
+  for (unsigned i = 0; i < kHere / 2; ++i) any |= wrong[i];
   return any != 0;
 }
+FOLIO_WIDE_VECTORS FOLIO_NOINLINE bool fails_wide(const Check& check) { return fails<Wide, WidePairs>(check); }
 
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) FOLIO_NOINLINE bool fails_wide(const Check& check) {
-  return fails<Wide, WidePairs>(check);
+// To ask the processor takes 20 us in a virtual machine, which short commands are spared.
+FOLIO_NOINLINE bool ask_wide(int calls) {
+  wide_vectors.set(calls + 1 < kNarrow ? calls + 1 : arch::has_wide_vectors() ? kWide : kNarrow);
+  return wide_vectors.get() == kWide;
 }
-#else
-bool fails_wide(const Check& check) { return fails<Narrow, NarrowPairs>(check); }
-#endif
+FOLIO_INLINE bool has_wide() {
+  const int known = wide_vectors.get();
+  return __builtin_expect(known >= kNarrow, true) ? known == kWide : ask_wide(known);
+}
 
-// True if some may be wrong: then repair() checks whole addresses. Rejected: to find all duplicates each time, by a
-// table of hashes, and wrong addresses by descriptors: it took 20 % of a producer/consumer pair's throughput. Other
-// duplicates are found by holds_twice now and then, or when the magazine is drained.
+// True if some may be wrong, or are too few to tell: then repair() checks whole addresses. Rejected: to find all
+// duplicates each time, by a table of hashes, and wrong addresses by descriptors: it took 20 % of a producer/consumer
+// pair's throughput. Other duplicates are found by holds_twice now and then, or when the magazine is drained.
 bool fails_check(BinId bin, const Slot* at, unsigned count) {
+  if (count < kLeast<Narrow>) return true;
   const Divider& divider = kDividers.of[index(bin)];
   const Check check{divider, divider.colour & ~static_cast<uint32_t>(os::page_bytes() - 1),
                     static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) >> 32), at, count};
-  return wide_vectors() ? fails_wide(check) : fails<Narrow, NarrowPairs>(check);
+  return has_wide() && count >= kLeast<Wide> ? fails_wide(check) : fails<Narrow, NarrowPairs>(check);
 }
 
 // Whether an object is there twice; misses about one in 25, if another with the same hash came in between.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cache/magazine.h"
+#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -12,6 +13,11 @@ namespace folio {
 //   - an object freed twice with one other free of its bin in between (with none, the fast path finds it);
 //   - if there is any of these, or with `thorough`: all but one copy of each object that is there more than once.
 void validate(BinId bin, Magazine* magazine, bool thorough, const char* function);
+
+// Whether validate() uses vectors of 32 bytes (AVX2) or 16: kWide or kNarrow; before, how often it was called. (Batches
+// of 100 to 1000 objects take 0.86 of the instructions and 0.94 to 0.97 of the time.)
+inline constexpr int kNarrow = 64, kWide = kNarrow + 1;
+extern Hint<int> wide_vectors;
 
 // Whether the objects in a waiting magazine lie so scattered that they should go back to their folios, which hand out
 // neighbours together: passed on, the magazine would scatter the program's next structures over the heap. (100,000

@@ -110,15 +110,16 @@ struct Gathered {
   }
 };
 
-// Gathers objects behind *at, the folio's `number`-th, while they are of the same folio, whose objects begin at `start`:
-// they need no search. Returns the next one. (To go on in the same chunk, and not only in the same folio, saved 2
-// instructions an object, and took 1.04 of the time where frees are in random order: whether the next object is of the
-// same chunk is not predictable.)
+// Gathers objects behind *at, which is the `number`-th of its folio, while they are of the same folio: they need no
+// search. `start`: where the folio's objects begin. Returns the next one. (To go on in the same chunk, and not only in
+// the same folio, saved 2 instructions an object, and took 1.04 of the time where frees are in random order: whether
+// the next object is of the same chunk is not predictable.)
 FOLIO_INLINE void* const* gather_run(uint64_t& mask, const Shape& shape, uint64_t valid, const char* start,
                                      unsigned number, void* const* at, void* const* end) {
   uint64_t free = valid & ~mask;
   ++at;
-  // Neighbours, in rising or falling order: a comparison each.
+  // Neighbours, in rising or falling order: a comparison each. (Frees of 100,000 objects in order: 11 instructions an
+  // object in place of 21, 0.93 of the time.)
   const char* next = start + number * shape.size;
   const ptrdiff_t step = at != end ? static_cast<const char*>(*at) - next : 0,
                   size = static_cast<ptrdiff_t>(shape.size);
@@ -129,11 +130,8 @@ FOLIO_INLINE void* const* gather_run(uint64_t& mask, const Shape& shape, uint64_
     while (at != stop && *at == (next += step)) ++at;
     const auto n = static_cast<unsigned>(at - first);
     const uint64_t bits = step < 0 ? low_mask(n) << (number - n) : low_mask(n) << number << 1;
-    if ((free & bits) == bits) {
-      free ^= bits;
-    } else {
-      at = first;
-    }
+    if ((free & bits) != bits) at = first;
+    if (at != first) free ^= bits;
   }
   for (; at != end; ++at) {
     const auto offset = static_cast<size_t>(static_cast<const char*>(*at) - start);

@@ -11,9 +11,13 @@ using namespace folio_test;
 
 namespace {
 
-class Validate : public ::testing::Test {
+// With vectors of 16 bytes, and of 32 where the processor has them.
+class Validate : public ::testing::TestWithParam<int> {
  protected:
-  Validate() { options.errors = kErrorsWarn; }
+  Validate() {
+    options.errors = kErrorsWarn;
+    wide_vectors.set(arch::has_wide_vectors() ? GetParam() : kNarrow);
+  }
   ~Validate() override {
     for (const BinId bin : all_bins()) EXPECT_EQ(taken_objects(bin), 0u) << "bin " << index(bin);
   }
@@ -32,7 +36,10 @@ class Validate : public ::testing::Test {
   SavedOptions saved_;
 };
 
-TEST_F(Validate, WhatIsRightStaysAsItIs) {
+INSTANTIATE_TEST_SUITE_P(, Validate, ::testing::Values(kNarrow, kWide),
+                         [](const auto& vectors) { return std::string(vectors.param == kWide ? "Wide" : "Narrow"); });
+
+TEST_P(Validate, WhatIsRightStaysAsItIs) {
   for (const BinId bin : all_bins()) {
     for (unsigned n = 0; n <= info_of(bin).magazine_most; ++n) {
       Magazine* const magazine = magazine_of(bin, n);
@@ -44,7 +51,7 @@ TEST_F(Validate, WhatIsRightStaysAsItIs) {
   }
 }
 
-TEST_F(Validate, AnObjectAgainAfterOneOtherIsTakenOut) {
+TEST_P(Validate, AnObjectAgainAfterOneOtherIsTakenOut) {
   for (const BinId bin : {bin_of(8), bin_of(64), bin_of(1000), bin_of(8000)}) {
     const unsigned most = info_of(bin).magazine_most;
     for (unsigned i = 0; i + 2 < most; ++i) {
@@ -68,7 +75,7 @@ TEST_F(Validate, AnObjectAgainAfterOneOtherIsTakenOut) {
   }
 }
 
-TEST_F(Validate, EachAddressThatIsNoObjectsStartIsTakenOut) {
+TEST_P(Validate, EachAddressThatIsNoObjectsStartIsTakenOut) {
   for (const BinId bin : all_bins()) {
     const unsigned most = info_of(bin).magazine_most;
     const auto size = static_cast<ptrdiff_t>(info_of(bin).size);
@@ -92,7 +99,7 @@ TEST_F(Validate, EachAddressThatIsNoObjectsStartIsTakenOut) {
 }
 
 // The chunk table has one entry for an object's address and those a multiple of 16 TiB away, or with tags.
-TEST_F(Validate, WhatIsFoldedOntoAnObjectIsForeignAndTakenOut) {
+TEST_P(Validate, WhatIsFoldedOntoAnObjectIsForeignAndTakenOut) {
   for (const BinId bin : all_bins()) {
     const unsigned most = info_of(bin).magazine_most;
     for (const unsigned bit : {kTableBits, kTableBits + 1, 56u, 63u}) {
@@ -116,7 +123,7 @@ TEST_F(Validate, WhatIsFoldedOntoAnObjectIsForeignAndTakenOut) {
 }
 
 // Of every address of a chunk, at distances that no size divides: what starts no object, and nothing else, is wrong.
-TEST_F(Validate, AChunksAddressesAreToldApartExactly) {
+TEST_P(Validate, AChunksAddressesAreToldApartExactly) {
   for (const BinId bin : all_bins()) {
     const unsigned n = info_of(bin).magazine_most;
     Magazine* const magazine = magazine_of(bin, n);
@@ -148,7 +155,7 @@ TEST_F(Validate, AChunksAddressesAreToldApartExactly) {
   }
 }
 
-TEST_F(Validate, ThoroughlyADistantDuplicateIsTakenOut) {
+TEST_P(Validate, ThoroughlyADistantDuplicateIsTakenOut) {
   const BinId bin = bin_of(64);
   unsigned found = 0, checks = 0;
   for (unsigned first = 0; first < 62; first += 5) {
@@ -166,7 +173,7 @@ TEST_F(Validate, ThoroughlyADistantDuplicateIsTakenOut) {
   EXPECT_GE(found * 20, checks * 19) << found << " of " << checks;
 }
 
-TEST_F(Validate, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
+TEST_P(Validate, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
   const BinId bin = bin_of(64);
   Magazine* const magazine = magazine_of(bin, 62);
   std::vector<void*> kept;
@@ -189,7 +196,7 @@ TEST_F(Validate, AllThatIsWrongIsTakenOutOnceOneThingIsSeen) {
   for (void* object : kept) give_objects(bin, &object, 1, "test");
 }
 
-TEST_F(Validate, OneObjectAndNothingElse) {
+TEST_P(Validate, OneObjectAndNothingElse) {
   const BinId bin = bin_of(64);
   Magazine* const magazine = magazine_of(bin, 62);
   const std::vector<void*> objects = objects_of(magazine);

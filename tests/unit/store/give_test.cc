@@ -76,6 +76,37 @@ TEST(Give, RowsOfNeighboursUpAndDown) {
   }
 }
 
+// Each object once, whatever neighbours come before and behind it, in rising and falling order.
+TEST(Give, ANeighbourThatIsThereAlreadyIsReported) {
+  const SavedOptions saved;
+  options.errors = kErrorsWarn;
+  for (const BinId bin : {bin64, bin_of(1000)}) {
+    for (unsigned row = 2; row <= 64; row += 3) {
+      for (unsigned twice = 0; twice < row; ++twice) {
+        for (const bool falling : {false, true}) {
+          std::vector<void*> objects(130);
+          for (size_t at = 0; at < objects.size();) {
+            at += take_objects(process_store, bin, &objects[at], static_cast<unsigned>(objects.size() - at));
+          }
+          std::sort(objects.begin(), objects.end());
+          const uint64_t taken = taken_objects(bin);
+          std::vector<void*> list = {objects[twice], objects[129]};
+          list.insert(list.end(), objects.begin(), objects.begin() + row);
+          if (falling) std::reverse(list.begin() + 2, list.end());
+          StderrCapture capture;
+          give_objects(bin, list.data(), static_cast<unsigned>(list.size()), "FUNC");
+          const std::string reported = capture.stop();
+          ASSERT_NE(reported.find("double free"), std::string::npos) << twice << " of " << row;
+          ASSERT_EQ(std::count(reported.begin(), reported.end(), '\n'), 1) << reported;
+          ASSERT_EQ(taken_objects(bin), taken - row - 1);
+          give_objects(bin, &objects[row], 129 - row, "test");
+        }
+      }
+    }
+    EXPECT_TRUE(check_bin(process_store, bin));
+  }
+}
+
 // Objects of several magazines at once, of few folios or of many, in order or not: what goes back is what was given,
 // and the account of pages is exact.
 TEST(Give, ListsGoBackTogether) {
