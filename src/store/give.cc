@@ -146,16 +146,20 @@ FOLIO_INLINE void* const* gather_run(uint64_t& mask, const Shape& shape, uint64_
 }
 
 // A direct-mapped cache of descriptors: in random order each object is in another chunk than the one before, and to
-// find a descriptor takes 35 instructions.
+// find a descriptor takes 35 instructions. (Heaps of 10 to 13 MiB, built and freed in random order by turns: 0.88 to
+// 0.93 of the time with 64 places in place of 32; with 128, which take more stack, 0.91, and 0.93 at 24 MiB.)
 struct SeenChunks {
-  static constexpr unsigned kPlaces = 32;
-  uintptr_t chunk[kPlaces];  // its address / kChunkBytes, or what no address has
+  static constexpr unsigned kPlaces = 64;
+  uint32_t chunk[kPlaces];  // the low half of its address / kChunkBytes, or of a chunk of another place
   Descriptor* descriptor[kPlaces];
 
-  SeenChunks() { __builtin_memset(chunk, 0xff, sizeof chunk); }
+  SeenChunks() {
+    __builtin_memset(chunk, 0xff, sizeof chunk);
+    chunk[kPlaces - 1] = 0;
+  }
 
   FOLIO_INLINE Descriptor* descriptor_for(BinId bin, const char* object) {
-    const uintptr_t its = reinterpret_cast<uintptr_t>(object) / kChunkBytes;
+    const auto its = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(object) / kChunkBytes);
     const size_t place = its % kPlaces;
     if (__builtin_expect(chunk[place] != its, false)) return find(bin, object, its, place);
     Descriptor* const d = descriptor[place];
@@ -164,7 +168,7 @@ struct SeenChunks {
   }
 
  private:
-  FOLIO_NOINLINE Descriptor* find(BinId bin, const char* object, uintptr_t its, size_t place) {
+  FOLIO_NOINLINE Descriptor* find(BinId bin, const char* object, uint32_t its, size_t place) {
     Descriptor* const d = folio::descriptor_for(bin, object);
     if (d == nullptr) return nullptr;
     chunk[place] = its;

@@ -52,6 +52,26 @@ TEST(Give, AddressesBelowTheFirstChunkAreReported) {
   EXPECT_FALSE(place_of(object).taken());
 }
 
+// Nor for addresses beyond all memory, whose chunks' numbers have the low half of others', or of none.
+TEST(Give, AddressesBeyondMemoryAreReported) {
+  const SavedOptions saved;
+  options.errors = kErrorsWarn;
+  for (const bool behind : {false, true}) {
+    void* object = nullptr;
+    ASSERT_EQ(take_objects(process_store, bin64, &object, 1), 1u);
+    const auto beyond = reinterpret_cast<uintptr_t>(object) | uintptr_t{1} << (kChunkShift + 32);
+    const uintptr_t none = uintptr_t{0xffffffff} << kChunkShift, last = ~uintptr_t{0} << kChunkShift;
+    std::vector<void*> list;
+    for (const uintptr_t address : {none, last, beyond}) list.push_back(reinterpret_cast<void*>(address));
+    list.insert(behind ? list.begin() : list.end(), object);
+    StderrCapture capture;
+    give_objects(bin64, list.data(), 4, "FUNC");
+    const std::string reported = capture.stop();
+    EXPECT_EQ(std::count(reported.begin(), reported.end(), '\n'), 3) << reported;
+    EXPECT_FALSE(place_of(object).taken());
+  }
+}
+
 TEST(Give, RowsOfNeighboursUpAndDown) {
   for (const BinId bin : {bin_of(8), bin64, bin_of(100), bin_of(5000)}) {
     const uint64_t before = taken_objects(bin);
