@@ -52,7 +52,7 @@ inline bool note_growth(Bin& b) {
 // 0.58 of the time in 1.08 of the memory; 10,000: 0.49 in 1.08. With every chunk of such a bin whole: 0.45 in 1.1.)
 inline bool comes_whole(BinId bin, unsigned full, bool growing) {
   constexpr unsigned kMany = 4, kSome = 2, kFreeShift = 3;
-  constexpr int64_t kLiveLeast = int64_t{8} << 20;
+  constexpr int64_t kLiveLeast = int64_t{4} << 20;
   if ((has_pages_of_its_own(info_of(bin)) && !growing) || options.huge_pages == kHugePagesNever || room_is_tight())
     return false;
   const int64_t dirty = page_counts.dirty.get(), live = page_counts.resident.get() - dirty;

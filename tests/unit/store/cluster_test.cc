@@ -28,7 +28,7 @@ using namespace folio_test;
 
 namespace {
 
-constexpr unsigned kSmallHeap = 33;  // chunks of 63 pages in use, 8 MiB; huge pages come to larger heaps
+constexpr unsigned kSmallHeap = 17;  // chunks of 63 pages in use, 4 MiB; huge pages come to larger heaps
 
 // A cluster of one bin, the last one of its heap; its objects are taken, and all chunks below are full.
 struct HugeCluster {

@@ -289,7 +289,7 @@ TEST_P(Purge, ARoundOfStepsComesByEachChunkOnce) {
 
 TEST_P(Purge, AStepThatGoesAroundEndsWhereItCameIn) {
   const BinId bin = bin_of(3000), other = bin_of(200);
-  std::vector<void*> objects = take_filled(bin, 8 * info_of(bin).objects), others = take_filled(other, 20000);
+  std::vector<void*> objects = take_filled(bin, 8 * info_of(bin).objects), others = take_filled(other, 8000);
   give(bin, objects);
   give(other, others);
   ChunkRound round;
