@@ -149,7 +149,7 @@ class TestText:
 
 class TestPadding:
     def test_the_cause_is_folios_own_wish_for_huge_pages(self):
-        with heap("known", options=STILL) as (pid, _):
+        with heap("known", options=STILL + ",huge_pages:never") as (pid, _):
             parts = explain(Reader(pid))
         parts.bins[0].padding = 5 << 20
         reported = of_padding(parts, locked=False, never=False)
