@@ -99,7 +99,7 @@ struct CpuId {
 #define FOLIO_WIDE_VECTORS [[gnu::target("avx2")]]
 inline bool has_wide_vectors() {
   constexpr uint32_t kOsXsave = 1u << 27, kAvx2 = 1u << 5, kXmmAndYmm = 6;
-  if ((CpuId(1).c & kOsXsave) == 0) return false;
+  if (CpuId(0).a < 7 || (CpuId(1).c & kOsXsave) == 0) return false;  // a lower leaf's answer could look like 7's
   uint32_t saved, upper;
   asm volatile("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
   return (saved & kXmmAndYmm) == kXmmAndYmm && (CpuId(7).b & kAvx2) != 0;

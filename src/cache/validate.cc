@@ -107,7 +107,7 @@ FOLIO_INLINE bool fails(const Check& check) {
 }
 FOLIO_WIDE_VECTORS FOLIO_NOINLINE bool fails_wide(const Check& check) { return fails<Wide, WidePairs>(check); }
 
-// To ask the processor takes 20 us in a virtual machine, which short commands are spared.
+// To ask the processor takes 30 us in a virtual machine, which short commands are spared.
 FOLIO_NOINLINE bool ask_wide(int calls) {
   wide_vectors.set(calls + 1 < kNarrow ? calls + 1 : arch::has_wide_vectors() ? kWide : kNarrow);
   return wide_vectors.get() == kWide;
