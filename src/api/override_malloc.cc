@@ -12,6 +12,8 @@
 #include "os/os.h"
 
 #define FOLIO_EXPORT extern "C" [[gnu::visibility("default")]]
+// For the shortest functions, so that each lies in one cache line.
+#define FOLIO_EXPORT_LINE extern "C" [[gnu::visibility("default"), gnu::aligned(64)]]
 
 using namespace folio;
 
@@ -24,8 +26,8 @@ void* fail(int error) {
 
 }  // namespace
 
-FOLIO_EXPORT void* malloc(size_t size) noexcept { return allocate(size); }
-FOLIO_EXPORT void free(void* object) noexcept { release(object, "free"); }
+FOLIO_EXPORT_LINE void* malloc(size_t size) noexcept { return allocate(size); }
+FOLIO_EXPORT_LINE void free(void* object) noexcept { release(object, "free"); }
 
 FOLIO_EXPORT void* calloc(size_t count, size_t size) noexcept {
   size_t bytes;

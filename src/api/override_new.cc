@@ -16,6 +16,7 @@ asm(".weak __gxx_personality_v0; .weak __cxa_begin_catch; .weak __cxa_end_catch;
 asm(".weak _ZSt9terminatev; .weak __cxa_call_terminate");
 
 #define FOLIO_EXPORT [[gnu::visibility("default")]]
+#define FOLIO_EXPORT_LINE [[gnu::visibility("default"), gnu::aligned(64)]]  // as in override_malloc.cc
 
 using namespace folio;
 
@@ -95,7 +96,7 @@ FOLIO_COLD void* allocate_with_handler_or_null(size_t alignment, size_t size) {
   }
 }
 
-// What the fast path does not do; a tail call, so that the fast path saves no register: 11 instructions in place of 14.
+// What the fast path does not do; a tail call, so that the fast path saves no register: 12 instructions in place of 15.
 FOLIO_NOINLINE void* new_object_slow(size_t size) {
   void* object = allocate(size);
   return __builtin_expect(object != nullptr, true) ? object : allocate_with_handler(1, size, true);
@@ -123,8 +124,8 @@ FOLIO_INLINE void* new_aligned_or_null(size_t size, std::align_val_t alignment) 
 
 }  // namespace
 
-FOLIO_EXPORT void* operator new(size_t size) { return new_object(size); }
-FOLIO_EXPORT void* operator new[](size_t size) { return new_object(size); }
+FOLIO_EXPORT_LINE void* operator new(size_t size) { return new_object(size); }
+FOLIO_EXPORT_LINE void* operator new[](size_t size) { return new_object(size); }
 FOLIO_EXPORT void* operator new(size_t size, const std::nothrow_t&) noexcept { return new_object_or_null(size); }
 FOLIO_EXPORT void* operator new[](size_t size, const std::nothrow_t&) noexcept { return new_object_or_null(size); }
 FOLIO_EXPORT void* operator new(size_t size, std::align_val_t a) { return new_aligned(size, a); }
@@ -136,16 +137,16 @@ FOLIO_EXPORT void* operator new[](size_t size, std::align_val_t a, const std::no
   return new_aligned_or_null(size, a);
 }
 
-FOLIO_EXPORT void operator delete(void* object) noexcept { release(object, "operator delete"); }
-FOLIO_EXPORT void operator delete[](void* object) noexcept { release(object, "operator delete[]"); }
+FOLIO_EXPORT_LINE void operator delete(void* object) noexcept { release(object, "operator delete"); }
+FOLIO_EXPORT_LINE void operator delete[](void* object) noexcept { release(object, "operator delete[]"); }
 FOLIO_EXPORT void operator delete(void* object, const std::nothrow_t&) noexcept { release(object, "operator delete"); }
 FOLIO_EXPORT void operator delete[](void* object, const std::nothrow_t&) noexcept {
   release(object, "operator delete[]");
 }
-FOLIO_EXPORT void operator delete(void* object, size_t size) noexcept {
+FOLIO_EXPORT_LINE void operator delete(void* object, size_t size) noexcept {
   release_sized(object, size, "operator delete");
 }
-FOLIO_EXPORT void operator delete[](void* object, size_t size) noexcept {
+FOLIO_EXPORT_LINE void operator delete[](void* object, size_t size) noexcept {
   release_sized(object, size, "operator delete[]");
 }
 FOLIO_EXPORT void operator delete(void* object, std::align_val_t) noexcept { release(object, "operator delete"); }

@@ -53,8 +53,7 @@ class ThreadCursor {
   static constexpr bool kHas = false;
   explicit ThreadCursor(unsigned) {}
   void** load() const { return nullptr; }
-  void step_down() const {}
-  void step_up() const {}
+  void set(void**) const {}
 };
 
 // Vectors of 16 bytes are what each one has.

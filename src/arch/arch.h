@@ -12,7 +12,7 @@
 //   kRegisterNumbers, kStackRegister, kReturnColumn, kDwarfRegisters, plain_return_address(address)
 //                                         what the tables that unwind a stack call these registers
 //   ThreadCursor                          kHas: it has a shorter way to a thread's cursor than the compiler; load(),
-//                                         step_up(), step_down()
+//                                         set(to)
 //   FOLIO_WIDE_VECTORS                    marks a function for vectors of 32 bytes, which the processor may not have
 //   has_wide_vectors()                    whether it has them
 //   Transaction                           hardware transactional memory: has(), begin(), commit(), abort()

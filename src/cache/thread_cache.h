@@ -60,10 +60,9 @@ struct CompiledCursor {
   FOLIO_INLINE explicit CompiledCursor(unsigned offset)
       : cursor(reinterpret_cast<Slot**>(reinterpret_cast<char*>(thread_cursors.cursor) + offset)) {}
   FOLIO_INLINE Slot* load() const { return *cursor; }
-  FOLIO_INLINE void step_up() const { ++*cursor; }
-  FOLIO_INLINE void step_down() const {
+  FOLIO_INLINE void set(Slot* to) const {
     asm volatile("" : : : "memory");  // after the object was stored: a fork may come in between
-    --*cursor;
+    *cursor = to;
   }
 };
 template <bool has>

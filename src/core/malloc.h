@@ -1,7 +1,7 @@
 // The open fast path of malloc. It fits one screen:
 //
 //   allocate(size)
-//     size <= 1024       the bin's cursor from a table by size; load it, load *cursor; not null: step it, done     11
+//     size <= 1024       the bin's cursor from a table by size; load it, load *cursor; not null: step it, done     12
 //                        instructions
 //     size <= 32832      allocate_medium: the same by a second table
 //     else, or *cursor is null (empty, or closed: not set up)      allocate_slow: malloc.cc
@@ -31,9 +31,10 @@ void* allocate_aligned(size_t alignment, size_t size, bool zeroed);
 
 FOLIO_INLINE void* pop_object(unsigned cursor_offset) {
   const Cursor cursor(cursor_offset);
-  void* object = *cursor.load();
+  Slot* const at = cursor.load();
+  void* object = *at;
   if (__builtin_expect(object == nullptr, false)) return nullptr;
-  cursor.step_up();
+  cursor.set(at + 1);
   return object;
 }
 
