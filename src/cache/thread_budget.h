@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "base/atomic.h"
 #include "config/size_classes.h"
 
 namespace folio {
@@ -16,11 +17,13 @@ inline constexpr uint32_t kSmallFirst = 512;
 // Whether a bin's magazine is in the order of addresses, which the first watched free looks up.
 enum class Ascent : uint8_t { kNo, kYes, kUnknown };
 
-struct BinCache {
+// A multiple of 8 bytes, as the fast way to one of many: with 7 threads of some ms took 1 % more instructions.
+struct alignas(8) BinCache {
   uint8_t capacity;
   uint8_t calls;      // how often the bin ran over or dry since it was last swept, at most 255
   bool ran_over;      // over, not dry, the last time
   uint8_t in_a_row;   // how often it did the same directly before, at most kInARow; not counted while used_up
+  uint8_t turns;      // how often it did the other thing than the time before, less how often the same; 0 to kTurnsMost
   Ascent ascent;      // while the bin is watched
   uint8_t uncounted;  // watched frees that the bin's count lacks
 };
@@ -41,6 +44,26 @@ void thread_budget_begin(ThreadBudget& budget);
 inline constexpr uint8_t kInARow = 2;
 void thread_budget_grow(ThreadBudget& budget, BinId bin, bool over);
 void thread_budget_shrink(ThreadBudget& budget, BinId bin, unsigned capacity);
+
+// Notes that the bin ran over, or dry. Returns how many of `n` objects move: all if it did the same before.
+//
+// If mallocs and frees alternate around a full or an empty magazine, every few calls would be slow. So the first
+// overflow after a refill, and the first refill after an overflow, move only half.
+//
+// If it goes on by turns, a quarter moves, then an eighth. So a thread that allocates, and then frees, more than half a
+// magazine at a time, but no more than a whole one, comes to hold as many as that takes, and its calls are fast from
+// then on. By halves it could have half a magazine too few and too many in each turn, for ever. (Up to 100 objects of
+// 64 bytes a turn: 0.72 of the time, 50 to 120 0.92, up to 60 of 1,000 bytes 0.78; where no magazine is enough 1.0.)
+// Where so few calls do not come to rest, halves are best until the next sweep: up to 100 objects of 1,000 bytes took
+// 1.18 times the instructions by eighths. Nor for small capacities, which are growing, or as small as they may be.
+FOLIO_INLINE unsigned objects_to_move(BinCache& b, bool over, unsigned n) {
+  constexpr unsigned kTurnsMost = 3, kTries = 64, kCapacityLeast = kMagazineUsual / 2;
+  const bool turned = b.ran_over != over;
+  b.ran_over = over;
+  b.turns = static_cast<uint8_t>(turned ? b.turns + (b.turns < kTurnsMost) : b.turns - (b.turns != 0));
+  if (!turned || n < 2) return n;
+  return n >> (b.calls > kTries || b.capacity < kCapacityLeast ? 1 : b.turns);
+}
 
 // Returns unused claims to the pool, as long as `keep` unused bytes of the budget remain.
 void thread_budget_return(ThreadBudget& budget, int64_t keep);

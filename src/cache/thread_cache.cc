@@ -261,15 +261,12 @@ unsigned thread_cache_count_watched(ThreadCache& c, BinId bin) {
   return kWatchCountEvery;
 }
 
-// If mallocs and frees alternate around a full or an empty magazine, every few calls would be slow. So the first
-// overflow after a refill, and the first refill after an overflow, move only half a magazine.
 void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
   BinCache& b = cache->budget.bins[index(bin)];
   slow_call(*cache);
   thread_budget_grow(cache->budget, bin, false);
   if (b.capacity == 0) return get_one(*cache, bin, zero);
-  const unsigned want = b.ran_over && b.capacity > 1 ? b.capacity / 2 : b.capacity;
-  b.ran_over = false;
+  const unsigned want = objects_to_move(b, false, b.capacity);
   Magazine* empty = detach(bin);
   if (empty == nullptr) empty = get_empty(*cache);
   Magazine* const magazine = empty != nullptr ? cpu_cache_get(process_caches, bin, want, empty) : nullptr;
@@ -344,33 +341,24 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   Slot*& cursor = thread_cursors.cursor[index(bin)];
   thread_budget_grow(cache->budget, bin, true);
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
-  const bool turned = !b.ran_over;
-  b.ran_over = true;
   b.ascent = Ascent::kNo;
   Magazine* const full = detach(bin);
   Magazine* const empty = get_empty(*cache);
   // The whole magazine, though half of it may stay: an object that is once in each half would else be missed. (To
   // validate only the half that leaves saves 0.2 % of the instructions of random lifetimes.)
   if (full != nullptr) validate(bin, full, check_thoroughly(*cache), function);
+  const unsigned had = full != nullptr ? full->count() : 0, stay = had - objects_to_move(b, true, had);
+  const auto pass_on = [&] {
+    if (full != nullptr) full->count() != 0 ? hand_on(*cache, bin, full, function) : put_empty(*cache, full);
+  };
   if (empty == nullptr) {
-    if (full != nullptr && full->count() != 0) {
-      hand_on(*cache, bin, full, function);
-    } else if (full != nullptr) {
-      put_empty(*cache, full);
-    }
+    pass_on();
     return give_objects(bin, &object, 1, function);
   }
   Slot* slot = empty->format(b.capacity);
   empty->park(slot);
-  if (full != nullptr && turned) {
-    const unsigned half = full->count() / 2;
-    empty->take_from(full, half < b.capacity ? half : b.capacity - 1u);  // it may hold more than the bin's capacity
-  }
-  if (full != nullptr && full->count() != 0) {
-    hand_on(*cache, bin, full, function);
-  } else if (full != nullptr) {
-    put_empty(*cache, full);
-  }
+  if (stay != 0) empty->take_from(full, stay < b.capacity ? stay : b.capacity - 1u);  // of more than the bin's capacity
+  pass_on();
   // The object first, then the cursor that shows it: a fork in between must not find the slot's old contents.
   slot = empty->top() - 1;
   *slot = object;

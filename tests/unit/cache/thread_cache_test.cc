@@ -142,6 +142,56 @@ TEST_F(ThreadCacheTest, MallocsAndFreesByTurnsAreServedFromTheMagazine) {
   });
 }
 
+// Whatever the thread holds when it begins: it comes to hold what a turn takes, and no call is slow any more.
+TEST_F(ThreadCacheTest, TurnsThatAMagazineHoldsComeToRest) {
+  on_thread([] {
+    for (unsigned i = 0; i < 20; ++i) {
+      std::vector<void*> objects = pop_many(bin, 200);
+      push_all(bin, objects);
+    }
+    ASSERT_EQ(cache_of(bin).capacity, kMagazineObjects);
+    for (const unsigned turn : {60u, 70u, 80u, 90u, 100u, 108u}) {
+      for (const unsigned before : {0u, 20u, 40u, 60u, 80u, 100u, 120u}) {
+        std::vector<void*> held = pop_many(bin, 150);
+        std::vector<void*> freed(held.begin(), held.begin() + before);
+        push_all(bin, freed);
+        held.erase(held.begin(), held.begin() + before);
+        cache_of(bin).calls = 0;  // as after a sweep
+        const auto turns = [&](unsigned n) {
+          for (unsigned i = 0; i < n; ++i) {
+            std::vector<void*> objects = pop_many(bin, turn);
+            push_all(bin, objects);
+          }
+        };
+        turns(20);
+        const uint32_t slow = thread_cache()->activity.get();
+        turns(100);
+        EXPECT_EQ(thread_cache()->activity.get(), slow) << turn << " a turn, " << before << " before";
+        push_all(bin, held);
+      }
+    }
+  });
+}
+
+// Where a turn takes more than a magazine holds, half a magazine moves at a time, not ever less.
+TEST_F(ThreadCacheTest, TurnsThatAMagazineDoesNotHoldMoveMuchAtATime) {
+  on_thread([] {
+    for (const unsigned turn : {128u, 140u, 160u, 200u}) {
+      const auto turns = [&](unsigned n) {
+        for (unsigned i = 0; i < n; ++i) {
+          std::vector<void*> objects = pop_many(bin, turn);
+          push_all(bin, objects);
+        }
+      };
+      turns(100);
+      cache_of(bin).calls = 0;  // as after a sweep
+      const uint32_t slow = thread_cache()->activity.get();
+      turns(100);
+      EXPECT_LE(thread_cache()->activity.get() - slow, 100 * 4u + 64) << turn << " a turn";
+    }
+  });
+}
+
 TEST_F(ThreadCacheTest, ObjectsAreCountedWhereTheyWait) {
   on_thread([] {
     for (unsigned i = 0; i < 10; ++i) {
