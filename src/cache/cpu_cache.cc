@@ -11,6 +11,7 @@
 namespace folio {
 
 constinit CpuCaches process_caches{};
+constinit __thread unsigned cpu_cache_work = 0;
 
 namespace {
 
@@ -32,6 +33,15 @@ bool use_transactions(const CpuCache& cache) {
   if (__builtin_expect(cache.busy.load(order::relaxed) < kBusyToTransact, true)) return false;  // relaxed: a hint
   const int known = transactions.get();
   return (known != 0 ? known : detect_transactions()) == 2;
+}
+
+// Runs the body in the cache's section, unless that is busy.
+template <class Body>
+FOLIO_INLINE bool run_in(CpuCache& cache, Body&& body) {
+  const CpuCacheWork work;
+  const bool ran = cache.section.run(use_transactions(cache), body);
+  if (!ran) cache.busy.fetch_add(1, order::relaxed);  // relaxed: a statistic
+  return ran;
 }
 
 FOLIO_NOINLINE CpuCache* make_cache(CpuCaches& caches, Atomic<CpuCache*>& entry) {
@@ -69,8 +79,6 @@ uint64_t budget_by_residency(const CpuCaches& caches) {
   const uint64_t least = small_budget(caches);
   return caches.sparing.get() ? least : LargeList::budget_of_one(least, caches.depot.cpus.get());
 }
-
-void count_busy(CpuCache& cache) { cache.busy.fetch_add(1, order::relaxed); }  // relaxed: a statistic
 
 // ---- Inside the section ----
 
@@ -201,14 +209,13 @@ Magazine* cpu_cache_put(CpuCaches& caches, BinId bin, Magazine* magazine, const 
   bool merged = false;
   // Makes room in a small magazine, so that others can be merged into it.
   if (magazine->count() < kWholeLeast) magazine->set_capacity(info_of(bin).magazine_most);
-  const bool ran = cache != nullptr && cache->section.run(use_transactions(*cache), [&] {
-    merged = merge(*cache, bin, magazine);
-    if (!merged) add(*cache, bin, magazine);
-    bundle = remove_excess(caches, *cache, bin, &bytes);
-    if (bundle != nullptr) flushed = note_to_depot(*cache, bin, bytes);
-  });
+  const bool ran = cache != nullptr && run_in(*cache, [&] {
+                     merged = merge(*cache, bin, magazine);
+                     if (!merged) add(*cache, bin, magazine);
+                     bundle = remove_excess(caches, *cache, bin, &bytes);
+                     if (bundle != nullptr) flushed = note_to_depot(*cache, bin, bytes);
+                   });
   if (!ran) {
-    if (cache != nullptr) count_busy(*cache);
     // Few objects are not worth a place in the depot.
     if (magazine->count() < kWholeLeast && 2 * magazine->count() < info_of(bin).magazine_most) {
       give_objects(bin, magazine->top(), magazine->count(), function);
@@ -227,10 +234,7 @@ Magazine* cpu_cache_put(CpuCaches& caches, BinId bin, Magazine* magazine, const 
 Magazine* cpu_cache_get(CpuCaches& caches, BinId bin, unsigned want, Magazine* into) {
   CpuCache* cache = current_cache(caches);
   Magazine* magazine = nullptr;
-  if (cache != nullptr &&
-      !cache->section.run(use_transactions(*cache), [&] { magazine = remove_some(*cache, bin, want, into); })) {
-    count_busy(*cache);
-  }
+  if (cache != nullptr) run_in(*cache, [&] { magazine = remove_some(*cache, bin, want, into); });
   if (magazine != nullptr) {
     prefetch_first(*cache, bin);
     return magazine;
@@ -243,19 +247,18 @@ Magazine* cpu_cache_get(CpuCaches& caches, BinId bin, unsigned want, Magazine* i
   unsigned length = bundle->bundle_length();
   int64_t flushed = 0;
   Magazine* rest = bundle;
-  const bool ran = cache != nullptr && cache->section.run(use_transactions(*cache), [&] {
-    const uint64_t before = cache->bytes;
-    do {
-      Magazine* const next = rest->next();
-      add(*cache, bin, rest);
-      rest = next;
-      --length;
-    } while (rest != nullptr && cache->bytes <= budget);
-    flushed = note_to_depot(*cache, bin, -static_cast<int64_t>(cache->bytes - before));
-    magazine = remove_some(*cache, bin, want, into);
-  });
+  const bool ran = cache != nullptr && run_in(*cache, [&] {
+                     const uint64_t before = cache->bytes;
+                     do {
+                       Magazine* const next = rest->next();
+                       add(*cache, bin, rest);
+                       rest = next;
+                       --length;
+                     } while (rest != nullptr && cache->bytes <= budget);
+                     flushed = note_to_depot(*cache, bin, -static_cast<int64_t>(cache->bytes - before));
+                     magazine = remove_some(*cache, bin, want, into);
+                   });
   if (!ran) {
-    if (cache != nullptr) count_busy(*cache);
     flushed = -bundle_bytes(bin, bundle);
     if (!goes_whole(bundle, want)) {
       bundle->give_to(into, want);
@@ -283,7 +286,7 @@ void* cpu_cache_pop_one(CpuCaches& caches, BinId bin, Magazine** emptied) {
   void* object = nullptr;
   *emptied = nullptr;
   if (cache == nullptr) return nullptr;
-  const bool ran = cache->section.run(use_transactions(*cache), [&] {
+  run_in(*cache, [&] {
     CpuList& list = cache->lists[index(bin)];
     Magazine* const first = list.top();
     if (first == nullptr) return;
@@ -295,7 +298,6 @@ void* cpu_cache_pop_one(CpuCaches& caches, BinId bin, Magazine** emptied) {
     list.idle = 0;
     if (first->count() == 0) *emptied = remove(*cache, bin);
   });
-  if (!ran) count_busy(*cache);
   if (*emptied != nullptr) prefetch_first(*cache, bin);
   return object;
 }
@@ -304,7 +306,7 @@ Pushed cpu_cache_push_one(CpuCaches& caches, BinId bin, void* object) {
   CpuCache* cache = current_cache(caches);
   Pushed pushed = Pushed::kNo;
   if (cache == nullptr) return pushed;
-  const bool ran = cache->section.run(use_transactions(*cache), [&] {
+  run_in(*cache, [&] {
     CpuList& list = cache->lists[index(bin)];
     Magazine* const first = list.top();
     if (first == nullptr) return;
@@ -321,7 +323,6 @@ Pushed cpu_cache_push_one(CpuCaches& caches, BinId bin, void* object) {
     list.idle = 0;
     pushed = Pushed::kYes;
   });
-  if (!ran) count_busy(*cache);
   return pushed;
 }
 
@@ -331,7 +332,7 @@ namespace {
 FOLIO_NOINLINE bool list_holds(CpuCache& cache, BinId bin, const void* object) {
   constexpr unsigned kFewMagazines = 4;
   bool found = false;
-  cache.section.run(use_transactions(cache), [&] {
+  run_in(cache, [&] {
     Magazine* magazine = cache.lists[index(bin)].top();
     for (unsigned n = 0; n < kFewMagazines && magazine != nullptr && !found; ++n, magazine = magazine->next()) {
       found = holds(magazine->top(), magazine->count(), object);
@@ -359,8 +360,7 @@ void* cpu_cache_get_large(CpuCaches& caches, unsigned granules) {
   CpuCache* cache = current_cache(caches);
   void* object = nullptr;
   if (cache == nullptr) return nullptr;
-  const bool ran = cache->section.run(use_transactions(*cache), [&] { object = cache->large.find(granules); });
-  if (!ran) count_busy(*cache);
+  run_in(*cache, [&] { object = cache->large.find(granules); });
   return object;
 }
 
@@ -372,7 +372,7 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
     large_give(parked);
     return false;
   }
-  const bool ran = cache->section.run(use_transactions(*cache), [&] {
+  const bool ran = run_in(*cache, [&] {
     LargeList& list = cache->large;
     if (list.kept++ % LargeList::kBudgetEvery == 0) list.budget = budget_by_residency(caches);
     if (bytes > list.budget / 4) {
@@ -383,10 +383,7 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
       gone.object[gone.count++] = list.remove_oldest();
     list.keep(parked, granules);
   });
-  if (!ran) {
-    count_busy(*cache);
-    large_give(parked);
-  }
+  if (!ran) large_give(parked);
   gone.give();
   return ran && gone.count == 0;
 }
@@ -399,7 +396,7 @@ unsigned trim_list(CpuCache& cache, BinId bin, bool all) {
   for (bool more = true; more;) {
     Magazine* bundle = nullptr;
     int64_t bytes = 0;
-    cache.section.run(false, [&] {
+    run_in(cache, [&] {
       CpuList& list = cache.lists[index(bin)];
       if (list.top() == nullptr) return;
       if (all || ++list.idle >= 2) bundle = remove_behind(cache, bin, 0, &bytes);
@@ -419,8 +416,9 @@ unsigned cpu_caches_trim(CpuCaches& caches, bool all, bool large) {
     if (cache == nullptr) continue;
     for (unsigned i = 1; i < kBins; ++i) drained += trim_list(*cache, bin_id(i), all);
     if (!large) continue;
+    const CpuCacheWork work;
     LargeGone gone;
-    cache->section.run(false, [&] {
+    run_in(*cache, [&] {
       LargeList& list = cache->large;
       if (list.used == 0 || (!all && ++list.idle < 2)) return;
       while (list.used != 0) gone.object[gone.count++] = list.remove_oldest();

@@ -54,6 +54,23 @@ struct CpuCaches {
 };
 extern CpuCaches process_caches;
 
+// As long as one exists, the thread is at work in a CPU cache, or has a parked object in its hands. A fork in between,
+// by a signal's handler, leaves both to it in the child.
+extern __thread unsigned cpu_cache_work;
+class CpuCacheWork {
+ public:
+  FOLIO_INLINE CpuCacheWork() {
+    ++cpu_cache_work;
+    asm volatile("" : : : "memory");
+  }
+  FOLIO_INLINE ~CpuCacheWork() {
+    asm volatile("" : : : "memory");
+    --cpu_cache_work;
+  }
+  CpuCacheWork(const CpuCacheWork&) = delete;
+  void operator=(const CpuCacheWork&) = delete;
+};
+
 // From this many objects on a magazine moves whole. Fewer objects are copied into a waiting magazine or out of one, so
 // that caches and depot hold full magazines, and a thread gets no more objects than it has room for.
 inline constexpr unsigned kWholeLeast = kMagazineUsual / 2 + 1;
@@ -101,9 +118,9 @@ uint64_t cpu_caches_pin(const CpuCaches& caches);
 // Shrinks each cache's budget to 1/16, or sets it back.
 void cpu_caches_spare(CpuCaches& caches, bool spare);
 
-// In a fork's child. If `alone`, no other thread runs: empties caches whose section was held, whose objects are lost,
-// and gives all parked large objects of `fields` back. Else does nothing, as another thread may be inside a section or
-// have a parked object; a section that was held stays busy.
+// In a fork's child. If `alone`, no other thread runs, nor is this one at work here: empties caches whose section was
+// held, whose objects are lost, and gives all parked large objects of `fields` back. Else does nothing, as a thread may
+// be inside a section or have a parked object; a section that was held stays busy.
 void cpu_caches_after_fork(CpuCaches& caches, Fields& fields, bool alone);
 
 // For statistics, read without a section: estimates under load.

@@ -62,6 +62,19 @@ void release_guarded(void* object, const char* function) {
   clock_after_slow_call();
 }
 
+void release_large(void* object, const char* function) {
+  bool kept;
+  {
+    const CpuCacheWork work;
+    bool seen;
+    const unsigned granules = large_park(object, &seen);
+    if (granules == 0) return report_large(function, object);
+    if (seen) seam_freed(object);
+    kept = cpu_cache_put_large(process_caches, object, granules);
+  }
+  kept ? clock_after_light_call() : clock_after_large_bytes(0);
+}
+
 // Returns how many bytes it had.
 size_t release_huge(void* object, const char* function) {
   HugeBlock* block = find_huge(object, function);
@@ -84,14 +97,7 @@ void release_slow(void* object, const char* function) noexcept {
   if (in_huge(code)) {
     return clock_after_huge_free(release_huge(object, function));
   }
-  if (code == kCodeLarge) {
-    bool seen;
-    const unsigned granules = large_park(object, &seen);
-    if (granules == 0) return report_large(function, object);
-    if (seen) seam_freed(object);
-    if (cpu_cache_put_large(process_caches, object, granules)) return clock_after_light_call();
-    return clock_after_large_bytes(0);
-  }
+  if (code == kCodeLarge) return release_large(object, function);
   if (code == kCodeGuarded) return release_guarded(object, function);
   if (is_watched(object)) return release_watched(object, bin_id(code), function);
   if (*thread_cursors.cursor[code] == object) return report_double_free(function, object, bin_id(code));

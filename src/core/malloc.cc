@@ -95,6 +95,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
 // A large object out of the CPU's cache, whose pages are there.
 void* take_parked(size_t size, size_t alignment, bool zeroed) {
   if (alignment > kGranuleBytes) return nullptr;
+  const CpuCacheWork work;
   void* const parked = cpu_cache_get_large(process_caches, large_granules(size, alignment));
   return parked == nullptr ? nullptr : large_unpark(parked, size, alignment, zeroed);
 }

@@ -108,12 +108,15 @@ void put_vacant(char* chunk) {
   vacant_windows[place / 64].fetch_or(uint64_t{1} << place % 64, order::seq_cst);  // [hint] seq_cst: as above
 }
 
-// For a committed cluster of which no page is resident. False if the kernel refuses.
+// For a committed cluster of which no page is resident. False if the kernel refuses, or brings small pages: of one
+// that was purged some page may be there.
 bool ask_for_huge_page(char* start, bool is_new) {
   if (!os::prefer_huge_pages(start, kClusterBytes)) return false;
+  if ((!is_new || !trust_huge_pages()) && time_huge_page(start) == Touched::kOnePage) {
+    os::refuse_huge_pages(start, kClusterBytes);
+    return false;
+  }
   advised.add(start, is_new);
-  // Of one that was purged some page may be there, so that small ones come.
-  if (!is_new || !trust_huge_pages()) time_huge_page(start);
   return true;
 }
 

@@ -36,8 +36,10 @@ bool huge_pages_due();
 // Whether the next `pages` huge pages need not be timed; counts them.
 bool trust_huge_pages(unsigned pages = 1);
 // Touches a committed, advised cluster, and notes how long its pages took, and whether they came as a huge page.
-// False if the kernel cannot touch it so.
-bool time_huge_page(char* chunk);
+// Returns what is there then: all; one page, where that was a small one beyond doubt; or none, if the kernel cannot
+// touch it so, and nothing was noted.
+enum class Touched : uint8_t { kNone, kOnePage, kAll };
+Touched time_huge_page(char* cluster);
 // Notes that a cluster's pages took `us` microseconds of CPU time (real time would include other threads), and whether
 // they came as a huge page.
 void note_huge_page(uint64_t us, bool came);

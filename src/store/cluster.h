@@ -56,7 +56,9 @@ inline bool comes_whole(BinId bin, unsigned full, bool growing) {
   if ((has_pages_of_its_own(info_of(bin)) && !growing) || options.huge_pages == kHugePagesNever || room_is_tight())
     return false;
   const int64_t dirty = page_counts.dirty.get(), live = page_counts.resident.get() - dirty;
-  if (full < kSome || live < kLiveLeast || !huge_pages_due()) return false;
+  // Large objects that nobody writes count as live, too.
+  if (full < kSome || live < kLiveLeast || chunks_in_use() < kLiveLeast / kChunkBytes || !huge_pages_due())
+    return false;
   if (full >= kMany) return true;
   const int64_t free = dirty - page_counts.dirty_large.get() + static_cast<int64_t>(kChunkBytes);
   return free <= live >> kFreeShift;

@@ -289,7 +289,8 @@ TEST(Clusters, AHugePageThatComesBackCountsAsAWhole) {
   });
 }
 
-// Where a page of the cluster is there, small ones come in place of a huge one.
+// Where a page of the cluster is there, small ones come in place of a huge one: those that are used, or all where the
+// first took long. What is counted no more is what was there already.
 TEST(Clusters, WhereNoHugePageComesWhatIsCountedIsThere) {
   EXPECT_IN_FRESH_HEAP([] {
     const HugeCluster cluster;
@@ -300,8 +301,9 @@ TEST(Clusters, WhereNoHugePageComesWhatIsCountedIsThere) {
     void* object = nullptr;
     ASSERT_EQ(take_objects(process_store, cluster.bin, &object, 1), 1u);
     EXPECT_EQ(object, cluster.objects.front());
-    EXPECT_EQ(cluster.marked(), cluster.pages());
-    EXPECT_EQ(resident_pages(cluster.start, kClusterBytes), cluster.pages());
+    const size_t resident = resident_pages(cluster.start, kClusterBytes);
+    EXPECT_LE(cluster.marked(), resident);
+    EXPECT_LE(resident, cluster.marked() + 2);
   });
 }
 
