@@ -17,7 +17,7 @@ inline constexpr uint32_t kSmallFirst = 512;
 // Whether a bin's magazine is in the order of addresses, which the first watched free looks up.
 enum class Ascent : uint8_t { kNo, kYes, kUnknown };
 
-// A multiple of 8 bytes, as the fast way to one of many: with 7 threads of some ms took 1 % more instructions.
+// Of 8 bytes, as that makes one of many quick to find: with 7, short-lived threads took 1 % more instructions.
 struct alignas(8) BinCache {
   uint8_t capacity;
   uint8_t calls;      // how often the bin ran over or dry since it was last swept, at most 255
@@ -54,8 +54,8 @@ void thread_budget_shrink(ThreadBudget& budget, BinId bin, unsigned capacity);
 // magazine at a time, but no more than a whole one, comes to hold as many as that takes, and its calls are fast from
 // then on. By halves it could have half a magazine too few and too many in each turn, for ever. (Up to 100 objects of
 // 64 bytes a turn: 0.72 of the time, 50 to 120 0.92, up to 60 of 1,000 bytes 0.78; where no magazine is enough 1.0.)
-// Where so few calls do not come to rest, halves are best until the next sweep: up to 100 objects of 1,000 bytes took
-// 1.18 times the instructions by eighths. Nor for small capacities, which are growing, or as small as they may be.
+// After kTries calls without rest no magazine is enough, and halves are best until the next sweep: up to 100 objects of
+// 1,000 bytes took 1.18 times the instructions by eighths. So they are for small capacities, of which most still grow.
 FOLIO_INLINE unsigned objects_to_move(BinCache& b, bool over, unsigned n) {
   constexpr unsigned kTurnsMost = 3, kTries = 64, kCapacityLeast = kMagazineUsual / 2;
   const bool turned = b.ran_over != over;
