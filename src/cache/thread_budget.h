@@ -45,7 +45,8 @@ inline constexpr uint8_t kInARow = 2;
 void thread_budget_grow(ThreadBudget& budget, BinId bin, bool over);
 void thread_budget_shrink(ThreadBudget& budget, BinId bin, unsigned capacity);
 
-// Notes that the bin ran over, or dry. Returns how many of `n` objects move: all if it did the same before.
+// Notes that the bin ran over, or dry. Returns which part of a magazine moves, as a shift: 0, all of it, if it did the
+// same before.
 //
 // If mallocs and frees alternate around a full or an empty magazine, every few calls would be slow. So the first
 // overflow after a refill, and the first refill after an overflow, move only half.
@@ -53,16 +54,16 @@ void thread_budget_shrink(ThreadBudget& budget, BinId bin, unsigned capacity);
 // If it goes on by turns, a quarter moves, then an eighth. So a thread that allocates, and then frees, more than half a
 // magazine at a time, but no more than a whole one, comes to hold as many as that takes, and its calls are fast from
 // then on. By halves it could have half a magazine too few and too many in each turn, for ever. (Up to 100 objects of
-// 64 bytes a turn: 0.72 of the time, 50 to 120 0.92, up to 60 of 1,000 bytes 0.78; where no magazine is enough 1.0.)
+// 64 bytes a turn: 0.72 of the time, 50 to 120 0.63, up to 60 of 1,000 bytes 0.75; where no magazine is enough 1.0.)
 // After kTries calls without rest no magazine is enough, and halves are best until the next sweep: up to 100 objects of
 // 1,000 bytes took 1.18 times the instructions by eighths. So they are for small capacities, of which most still grow.
-FOLIO_INLINE unsigned objects_to_move(BinCache& b, bool over, unsigned n) {
+FOLIO_INLINE unsigned note_turn(BinCache& b, bool over) {
   constexpr unsigned kTurnsMost = 3, kTries = 64, kCapacityLeast = kMagazineUsual / 2;
   const bool turned = b.ran_over != over;
   b.ran_over = over;
   b.turns = static_cast<uint8_t>(turned ? b.turns + (b.turns < kTurnsMost) : b.turns - (b.turns != 0));
-  if (!turned || n < 2) return n;
-  return n >> (b.calls > kTries || b.capacity < kCapacityLeast ? 1 : b.turns);
+  if (!turned) return 0;
+  return b.calls > kTries || b.capacity < kCapacityLeast ? 1 : b.turns;
 }
 
 // Returns unused claims to the pool, as long as `keep` unused bytes of the budget remain.

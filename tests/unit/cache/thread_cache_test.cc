@@ -150,7 +150,7 @@ TEST_F(ThreadCacheTest, TurnsThatAMagazineHoldsComeToRest) {
       push_all(bin, objects);
     }
     ASSERT_EQ(cache_of(bin).capacity, kMagazineObjects);
-    for (const unsigned turn : {60u, 70u, 80u, 90u, 100u, 108u}) {
+    for (const unsigned turn : {60u, 70u, 80u, 90u, 100u, 110u, 120u}) {
       for (const unsigned before : {0u, 20u, 40u, 60u, 80u, 100u, 120u}) {
         std::vector<void*> held = pop_many(bin, 150);
         std::vector<void*> freed(held.begin(), held.begin() + before);
