@@ -69,7 +69,7 @@ void break_cluster(char* chunk);
 // After all of a huge cluster was purged at once.
 void note_cluster_purged(char* chunk);
 // The first touch of a cluster that was purged so takes that mark away, and makes it huge again if it may be. True for
-// the one thread that did; false also if the kernel refuses, or the cluster is broken meanwhile.
+// the one thread that did; false also if the kernel refuses or brings small pages, or the cluster is broken meanwhile.
 bool touch_purged_cluster(char* chunk, bool may_be_huge);
 // All of the cluster has become a huge page, without advice.
 void note_cluster_huge(char* chunk);
