@@ -5,7 +5,7 @@
 //     *cursor == object   the object freed last in this bin, again: misuse (null, too: bin 0's closed slot holds null)
 //     the cursor's low 10 bits are 0  the magazine is full, or closed: not a bin's, watched, first use
 //       either: release_slow: free.cc
-//     store the object below the cursor, step the cursor                                                14 instructions
+//     store the object below the cursor, step the cursor                                                15 instructions
 //
 // The entry of an address that is not Folio's may be that of an object 16 TiB away (space/chunk_table.h): then it goes
 // into the magazine, unnoticed here.
@@ -23,7 +23,7 @@
 namespace folio {
 
 // All that the fast path does not do. `function` is the name that the program called, for messages. Keeps errno.
-// noexcept, so that operator delete, which is compiled with exceptions, tail-calls it: 14 instructions in place of 16.
+// noexcept, so that operator delete, which is compiled with exceptions, tail-calls it: 15 instructions in place of 17.
 FOLIO_NOINLINE void release_slow(void* object, const char* function) noexcept;
 
 FOLIO_INLINE void release_at(unsigned cursor_offset, void* object, const char* function) {
