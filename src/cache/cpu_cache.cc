@@ -369,7 +369,7 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
   LargeGone gone;
   const uint64_t bytes = uint64_t{granules} << kGranuleShift;
   if (cache == nullptr || granules > LargeList::kGranulesMost) {
-    large_give(parked);
+    give_parked(parked);
     return false;
   }
   const bool ran = run_in(*cache, [&] {
@@ -383,7 +383,7 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
       gone.object[gone.count++] = list.remove_oldest();
     list.keep(parked, granules);
   });
-  if (!ran) large_give(parked);
+  if (!ran) give_parked(parked);
   gone.give();
   return ran && gone.count == 0;
 }

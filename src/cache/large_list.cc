@@ -2,6 +2,7 @@
 #include "cache/large_list.h"
 
 #include "space/pages.h"
+#include "store/misuse.h"
 
 namespace folio {
 
@@ -13,6 +14,10 @@ uint64_t LargeList::budget_of_one(uint64_t least, unsigned caches) {
   const int64_t resident = page_counts.resident.get();
   const uint64_t part = resident <= 0 ? 0 : static_cast<uint64_t>(resident) / 8 / (caches == 0 ? 1 : caches);
   return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
+}
+
+void give_parked(void* parked) {
+  if (!large_give(parked)) report_large_twice(parked);
 }
 
 }  // namespace folio

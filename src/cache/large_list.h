@@ -1,7 +1,8 @@
-// The parked large objects (space/large.h) of one CPU cache, in a ring of 64 places. The hand points behind the newest
-// object; the first one from the hand on is about the oldest.
+// The parked large objects (space/large.h) of one CPU cache, or of one thread, in a ring of 64 places. The hand points
+// behind the newest object; the first one from the hand on is about the oldest.
 //
-// Who may touch it: whoever is in the CPU cache's section.
+// Who may touch it: whoever is in the CPU cache's section; the thread, and in a fork's child, where that thread has
+// vanished, who finds it. So `used` is written last where an object comes, and first where one goes.
 #pragma once
 
 #include <stdint.h>
@@ -31,20 +32,31 @@ struct LargeList {
   void keep(void* parked, unsigned n) {
     const unsigned place = first_of(~used);
     hand = static_cast<uint16_t>((place + 1) % kMost);
-    used |= uint64_t{1} << place;
-    of[n] |= uint64_t{1} << place;
     object[place] = parked;
     granules[place] = static_cast<uint8_t>(n);
+    of[n] |= uint64_t{1} << place;
+    asm volatile("" : : : "memory");  // see above
+    used |= uint64_t{1} << place;
     bytes += uint64_t{n} << kGranuleShift;
     idle = 0;
   }
   void* remove(unsigned place) {
     used &= ~(uint64_t{1} << place);
+    asm volatile("" : : : "memory");  // see above
     of[granules[place]] &= ~(uint64_t{1} << place);
     bytes -= uint64_t{granules[place]} << kGranuleShift;
     return object[place];
   }
-  void* remove_oldest() { return remove(first_of(used)); }
+  // *n: how many granules it has.
+  void* remove_oldest(unsigned* n) {
+    const unsigned place = first_of(used);
+    *n = granules[place];
+    return remove(place);
+  }
+  void* remove_oldest() {
+    unsigned n;
+    return remove_oldest(&n);
+  }
   // Takes out the newest of the smallest objects of n to n + n / 4 granules; null if there is none. (With n / 8, of the
   // mallocs of threads that replace 300 objects of up to 200 KB each 10.9 % go to the field in place of 8.0, and they
   // take 1.1 times as long. If all pages of objects of 33 to 256 KB are touched, n / 4 costs 0.4 to 2.6 % of memory.)
@@ -66,12 +78,15 @@ struct LargeList {
   static constexpr unsigned kBudgetEvery = 8;
 };
 
+// Gives a parked object back to its field; reports one that is not parked.
+void give_parked(void* parked);
+
 // Objects taken out of a list inside the section, to be given back outside.
 struct LargeGone {
   void* object[LargeList::kMost];
   unsigned count = 0;
   void give() const {
-    for (unsigned i = 0; i < count; ++i) large_give(object[i]);
+    for (unsigned i = 0; i < count; ++i) give_parked(object[i]);
   }
 };
 

@@ -26,15 +26,18 @@ int64_t pool_bytes() {
   return (options.thread_cache_pool << 20) * (shares > 1 ? shares : 1);
 }
 
+// Claims kClaimBytes more, if all claims together are `most` at most then.
+bool claim_of_pool(int64_t most) {
+  // A look first: if the pool is used up, threads would else write this line at each slow call.
+  if (pool_claimed.get() + kClaimBytes > most) return false;
+  if (pool_claimed.add(kClaimBytes) + kClaimBytes <= most) return true;
+  pool_claimed.sub(kClaimBytes);
+  return false;
+}
+
 bool claim(ThreadBudget& b, int64_t bytes) {
   while (b.left < bytes) {
-    const int64_t pool = pool_bytes();
-    // A look first: if the pool is used up, threads would else write this line at each slow call.
-    if (pool_claimed.get() + kClaimBytes > pool) return false;
-    if (pool_claimed.add(kClaimBytes) + kClaimBytes > pool) {
-      pool_claimed.sub(kClaimBytes);
-      return false;
-    }
+    if (!claim_of_pool(pool_bytes())) return false;
     b.claimed += kClaimBytes;
     b.left += kClaimBytes;
   }
@@ -95,6 +98,13 @@ void thread_budget_shrink(ThreadBudget& b, BinId bin, unsigned capacity) {
   BinCache& cached = b.bins[index(bin)];
   b.left += charge(bin, cached.capacity) - charge(bin, capacity);
   cached.capacity = static_cast<uint8_t>(capacity);
+}
+
+// Half, as bins are worth more.
+uint64_t thread_budget_claim_large() { return claim_of_pool(pool_bytes() / 2) ? kClaimBytes : 0; }
+
+void thread_budget_return_large(uint64_t claimed) {
+  if (claimed != 0) pool_claimed.sub(static_cast<int64_t>(claimed));
 }
 
 void thread_budget_return(ThreadBudget& b, int64_t keep) {

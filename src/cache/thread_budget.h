@@ -66,6 +66,10 @@ FOLIO_INLINE unsigned note_turn(BinCache& b, bool over) {
   return b.calls > kTries || b.capacity < kCapacityLeast ? 1 : b.turns;
 }
 
+// Claims a part of the pool for a thread's large objects. Returns how many bytes; 0 if half of the pool is claimed.
+uint64_t thread_budget_claim_large();
+void thread_budget_return_large(uint64_t claimed);
+
 // Returns unused claims to the pool, as long as `keep` unused bytes of the budget remain.
 void thread_budget_return(ThreadBudget& budget, int64_t keep);
 

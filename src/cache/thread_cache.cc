@@ -4,6 +4,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
+#include "cache/thread_large.h"
 #include "cache/validate.h"
 #include "config/options.h"
 #include "os/os.h"
@@ -127,6 +128,7 @@ FOLIO_NOINLINE void sweep(ThreadCache& c) {
   c.calls_to_sweep = kSweepCalls;
   c.budget.used_up = false;
   for (unsigned i = 1; i < kBins; ++i) sweep_bin(c, bin_id(i));
+  thread_sweep_large(c.large);
   thread_budget_return(c.budget, options.thread_cache << 10);
 }
 
@@ -388,6 +390,7 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
   for (unsigned i = 1; i < kBins; ++i) {
     take_bin(*cache, bin_id(i), [&](Magazine* m) { drain(*cache, bin_id(i), m, function); });
   }
+  thread_release_large(cache->large, LargeTo::kFields);
 }
 
 // Of a watched bin not to a CPU cache, where each free would search for its object, which takes 200 instructions.
@@ -400,6 +403,7 @@ void thread_cache_hand_on(ThreadCache& c) {
     thread_budget_shrink(c.budget, bin, 0);
     c.budget.bins[i].calls = 0;
   }
+  thread_release_large(c.large, LargeTo::kCpuCache);
   if (c.empties != nullptr) magazines_put(c.empties);
   c.empties = nullptr;
   c.empty_count = 0;
@@ -420,6 +424,7 @@ void thread_cache_validate(const char* function) {
 }
 
 void thread_cache_forget(ThreadCache& c, bool lost) {
+  thread_release_large(c.large, LargeTo::kCpuCache);
   c.empties = nullptr;
   c.empty_count = 0;
   for (unsigned i = 1; i < kBins; ++i) {

@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cache/large_list.h"
 #include "cache/magazine.h"
 #include "cache/thread_budget.h"
 #include "sync/relaxed.h"
@@ -86,6 +87,7 @@ struct ThreadCache {
   Magazine* empties;  // linked through next
   unsigned empty_count;
   ThreadBudget budget;
+  LargeList large;
 
   Atomic<ThreadCache*>& stack_link() { return link; }
 };

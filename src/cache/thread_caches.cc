@@ -107,6 +107,14 @@ bool thread_caches_others_run() {
   return false;
 }
 
+void thread_caches_drop_large() {
+  for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
+    const uint64_t claimed = c->large.budget;
+    c->large = LargeList{};
+    c->large.budget = claimed;
+  }
+}
+
 void thread_caches_after_fork(bool alone) {
   unsigned left = 0, gone = 0;
   // [check] acquire: nobody finds caches gone meanwhile; pairs with the store below. If `alone`, a set flag is a

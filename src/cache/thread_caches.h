@@ -28,6 +28,8 @@ void thread_caches_put(ThreadCache& cache);
 // In a fork's child: flushes what the vanished threads had cached. `alone`: no other thread runs. (A handler of the
 // program's may have started one.)
 void thread_caches_after_fork(bool alone);
+// In a fork's child, before cpu_caches_after_fork gives all parked large objects back: no thread keeps any.
+void thread_caches_drop_large();
 // In a fork's child: whether any other thread that has a cache runs. A system call for each cache.
 bool thread_caches_others_run();
 

@@ -8,6 +8,7 @@
 
 #include "cache/cpu_cache.h"
 #include "cache/thread_caches.h"
+#include "cache/thread_large.h"
 #include "config/options.h"
 #include "core/clock.h"
 #include "core/lifecycle.h"
@@ -67,10 +68,15 @@ void release_large(void* object, const char* function) {
   {
     const CpuCacheWork work;
     bool seen;
-    const unsigned granules = large_park(object, &seen);
+    ThreadCache* const cache = thread_cache();
+    const bool keeps = cache != nullptr && thread_keeps_large();
+    const unsigned granules = large_park(object, &seen, keeps ? Parking::kPlain : Parking::kExact);
     if (granules == 0) return report_large(function, object);
     if (seen) seam_freed(object);
-    kept = cpu_cache_put_large(process_caches, object, granules);
+    bool gone;
+    const bool by_thread = keeps && thread_keep_large(cache->large, object, granules, &gone);
+    if (by_thread && !gone) return;
+    kept = !by_thread && cpu_cache_put_large(process_caches, object, granules);
   }
   kept ? clock_after_light_call() : clock_after_large_bytes(0);
 }

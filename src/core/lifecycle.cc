@@ -40,7 +40,9 @@ void after_fork_in_child() {
   seam_after_fork();
   guards_after_fork();
   clock_after_fork(alone);
-  cpu_caches_after_fork(process_caches, process_fields, alone && cpu_cache_work == 0);
+  const bool idle = alone && cpu_cache_work == 0;
+  if (idle) thread_caches_drop_large();
+  cpu_caches_after_fork(process_caches, process_fields, idle);
   thread_caches_after_fork(alone);
   clock_start_housekeeper_if_on();
 }

@@ -12,6 +12,7 @@
 #include "cache/cpu_cache.h"
 #include "cache/depot.h"
 #include "cache/thread_caches.h"
+#include "cache/thread_large.h"
 #include "core/clock.h"
 #include "core/give_back.h"
 #include "core/ladder.h"
@@ -25,6 +26,7 @@
 #include "space/pages.h"
 #include "space/room.h"
 #include "store/bin.h"
+#include "store/misuse.h"
 #include "store/retire.h"
 
 namespace folio {
@@ -96,8 +98,14 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
 void* take_parked(size_t size, size_t alignment, bool zeroed) {
   if (alignment > kGranuleBytes) return nullptr;
   const CpuCacheWork work;
-  void* const parked = cpu_cache_get_large(process_caches, large_granules(size, alignment));
-  return parked == nullptr ? nullptr : large_unpark(parked, size, alignment, zeroed);
+  const unsigned granules = large_granules(size, alignment);
+  ThreadCache* const cache = thread_cache();
+  void* parked = cache != nullptr && thread_keeps_large() ? thread_find_large(cache->large, granules) : nullptr;
+  if (parked == nullptr) parked = cpu_cache_get_large(process_caches, granules);
+  if (parked == nullptr) return nullptr;
+  void* const object = large_unpark(parked, size, alignment, zeroed);
+  if (object == nullptr) report_large_twice(parked);
+  return object;
 }
 
 void* take_large(size_t size, size_t alignment, bool zeroed) {

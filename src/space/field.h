@@ -100,6 +100,7 @@ inline uint32_t make_entry(unsigned granules, size_t offset, size_t size) {
 }
 inline unsigned granules_in(uint32_t entry) { return entry & 0xffff; }
 inline bool is_live(uint32_t entry) { return (entry & kEntryLive) != 0; }
+inline bool is_parked(uint32_t entry) { return entry != 0 && (entry & (kEntryLive | kEntryLent)) == 0; }
 inline size_t offset_in(uint32_t entry) { return size_t{entry >> kEntryLinesShift & 63} * 64; }
 inline size_t usable_in(uint32_t entry) {
   return (size_t{granules_in(entry)} << kGranuleShift) - size_t{entry >> kEntrySpareShift & 3} * kSpareUnit -

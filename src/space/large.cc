@@ -125,13 +125,17 @@ LargePlace large_place(const void* address) {
   return place;
 }
 
-unsigned large_park(void* object, bool* seen) {
+unsigned large_park(void* object, bool* seen, Parking how) {
   auto* f = static_cast<Field*>(descriptor_at(object));
   if (f == nullptr || !f->sealed()) return 0;
   const unsigned g = granule_of(*f, object);
   uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
   if (!is_live(entry) || granule_at(*f, g) + offset_in(entry) != object) return 0;
   if (seen != nullptr) *seen = (entry & kEntrySeen) != 0;
+  if (how == Parking::kPlain) {
+    f->entry(g).store(entry & ~(kEntryLive | kEntrySeen), order::relaxed);  // relaxed: the caller owns it
+    return granules_in(entry);
+  }
   // Relaxed: decides which of two frees is the second.
   return f->entry(g).compare_exchange(entry, entry & ~(kEntryLive | kEntrySeen), order::relaxed) ? granules_in(entry)
                                                                                                  : 0;
@@ -158,7 +162,8 @@ void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed) {
   char* const start = granule_at(*f, g);
   Atomic<uint32_t>& entry = f->entry(g);
   const uint32_t was = entry.load(order::relaxed);  // relaxed: the caller owns it
-  const size_t kept = offset_in(was);               // 0 perhaps because it served an aligned request
+  if (__builtin_expect(!is_parked(was), false)) return nullptr;
+  const size_t kept = offset_in(was);  // 0 perhaps because it served an aligned request
   const size_t offset = !is_hashed(alignment) ? 0 : kept != 0 ? kept : line_offset(start);
   entry.store(make_entry(granules_in(was), offset, size),
               order::relaxed);  // relaxed: who frees it got it from the caller
@@ -167,12 +172,14 @@ void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed) {
   return start + offset;
 }
 
-void large_give(void* parked) {
+bool large_give(void* parked) {
   auto* f = static_cast<Field*>(descriptor_at(parked));
   const unsigned g = granule_of(*f, parked);
   const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns it
-  f->entry(g).store(0, order::relaxed);                     // relaxed: the occupancy orders it
+  if (__builtin_expect(!is_parked(entry), false)) return false;
+  f->entry(g).store(0, order::relaxed);  // relaxed: the occupancy orders it
   give(*f, g, granules_in(entry));
+  return true;
 }
 
 bool large_resize(void* object, size_t size) {

@@ -52,23 +52,22 @@ struct LargePlace {
 LargePlace large_place(const void* address);
 
 // Frees a live object but for its granules, which the caller owns now, for large_unpark or large_give. Returns how many
-// granules there are; 0 if no live object starts there. *seen: whether the object had the mark of large_mark_seen.
-unsigned large_park(void* object, bool* seen = nullptr);
+// granules there are; 0 if no live object starts there. *seen: whether the object had the mark of large_mark_seen. With
+// kPlain no atomic instruction: of two frees at the same moment, which is misuse, both may park the object; then the
+// second large_unpark or large_give fails.
+enum class Parking : uint8_t { kExact, kPlain };
+unsigned large_park(void* object, bool* seen = nullptr, Parking how = Parking::kExact);
 // Sets or clears the mark of a live object whose free is recorded (core/seam.h). Returns whether it was set.
 bool large_mark_seen(void* object, bool seen);
 // How many granules an object of `size` bytes takes. A parked object of as many can serve as one with an alignment of
 // at most kGranuleBytes: large_unpark returns where it starts then.
 unsigned large_granules(size_t size, size_t alignment = 1);
-void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed);
-void large_give(void* parked);
+void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed);  // null if it is not parked
+bool large_give(void* parked);                                                 // false if it is not parked
 void large_give_parked(Fields& fields);  // all parked objects, in the child of a fork
 
 // Parks an object and gives it. False if no live object starts there.
-inline bool large_free(void* object) {
-  if (large_park(object) == 0) return false;
-  large_give(object);
-  return true;
-}
+inline bool large_free(void* object) { return large_park(object) != 0 && large_give(object); }
 
 // Makes the object at least `size` bytes (at most kLargeMost) without moving it, and gives back the granules that it
 // then does not need. False if the granules behind it are taken, or if no live object starts there.

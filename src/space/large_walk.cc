@@ -24,7 +24,7 @@ LargeStats large_stats(const Fields& fields) {
         ++s.objects;
       } else if (entry != 0) {
         s.taken -= bytes < s.taken ? bytes : s.taken;  // it may have come since the words were read
-        if ((entry & kEntryLent) == 0) s.parked += bytes;
+        if (is_parked(entry)) s.parked += bytes;
       }
       g += entry != 0 ? granules_in(entry) : 1;
     }
@@ -41,7 +41,7 @@ void large_give_parked(Fields& fields) {
         continue;
       }
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
-      if (entry != 0 && (entry & (kEntryLive | kEntryLent)) == 0) large_give(f->base + (size_t{g} << kGranuleShift));
+      if (is_parked(entry)) large_give(f->base + (size_t{g} << kGranuleShift));
     }
   }
 }

@@ -61,6 +61,12 @@ void report_large(const char* function, const void* object) {
   report_misuse(line, kDoubleFree);
 }
 
+void report_large_twice(const void* object) {
+  Text line = misuse_line("free", object);
+  line << "a large object was freed by two threads at once";
+  report_misuse(line, kDoubleFree);
+}
+
 void report_huge(const char* function, const void* object, const HugeBlock& block) {
   Text line = misuse_line(function, object);
   if (object != block.base) return report_inside(line, "huge", block.usable_bytes, block.base);

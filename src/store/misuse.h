@@ -10,6 +10,8 @@ void report_double_free(const char* function, const void* object, BinId bin);
 // An address in a bin's chunk that is no object's start.
 void report_not_start(const char* function, const void* address, const Place& place, BinId bin);
 void report_large(const char* function, const void* object);
+// A large object that a cache holds is live, or is in no cache any more.
+void report_large_twice(const void* object);
 void report_huge(const char* function, const void* object, const HugeBlock& block);
 // An address that the chunk table does not know; it may be deep inside a huge object.
 void report_foreign(const char* function, const void* address);

@@ -48,8 +48,9 @@ class ThreadNames:
 def caches_of(heap: Heap, names: ThreadNames) -> list[Held]:
     """All that hold something, the largest first."""
     threads, cpus = (dict(heap.cached_by_owner.get(place, {})) for place in ("thread", "cpu"))
-    for cpu, large in heap.large_in_cpus().items():
-        cpus[cpu] = cpus.get(cpu, 0) + large
+    for held, large in ((threads, heap.large_in_threads()), (cpus, heap.large_in_cpus())):
+        for owner, size in large.items():
+            held[owner] = held.get(owner, 0) + size
     rows = [Held("thread", *names.of(heap.thread_number(i)), held) for i, held in threads.items()]
     rows += [Held("cpu", cpu, "", held) for cpu, held in cpus.items()]
     rows.append(Held("depot", 0, "", sum(heap.cached_by_owner.get("depot", {}).values())))

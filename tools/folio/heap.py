@@ -348,6 +348,15 @@ class Heap:
         at = self.snapshot.thread_caches[owner] + self.layout.thread_cache_thread_offset
         return self.snapshot.metadata.word(at // 8 * 8) >> at % 8 * 8 & 0xFFFFFFFF
 
+    def large_in_threads(self) -> dict[int, int]:
+        """Bytes of large objects that each thread keeps, by the place of its cache in Snapshot.thread_caches."""
+        layout, snapshot = self.layout, self.snapshot
+        held = {
+            number: snapshot.metadata.word(cache + layout.thread_cache_large_bytes_offset)
+            for number, cache in enumerate(snapshot.thread_caches)
+        }
+        return {number: size for number, size in held.items() if size}
+
     def large_in_cpus(self) -> dict[int, int]:
         """Bytes of large objects that are parked in the cache of each CPU."""
         layout, snapshot = self.layout, self.snapshot

@@ -35,7 +35,7 @@ sample_counts* seam_until_offset sample_registers_offset thread_cache_thread_off
 code_guarded mode_guarding guard_page_offset guard_count_offset guard_marks_offset guard_slots_offset guard_slot_bytes
 guard_object_offset guard_size_offset guard_allocated_offset guard_freed_offset guard_frames guard_interval*
 seam_carefully_offset seam_setting_bytes window_number_offset cluster_shift open_clusters* field_entry_bytes
-field_bitmaps"""
+field_bitmaps thread_cache_large_bytes_offset parked_granules_most"""
 FIELDS = LISTED.split()
 FORM = struct.Struct("<" + "".join("Q" if name.endswith("*") else "I" for name in FIELDS))
 NAMES = [name.rstrip("*") for name in FIELDS]

@@ -103,6 +103,7 @@ class Parts:
     foreign_at: dict[int, int] = field(default_factory=dict, repr=False)  # what is not Folio's, by start of the mapping
     by_account: bool = False  # see above
     guarded: RunParts = field(default_factory=RunParts)
+    large_by_threads: int = 0  # bytes of large objects that threads keep
     beside: int = 0  # padding: pages of clusters that are of no chunk, or of one that was not handed out
 
     def sum_of(self, what: str) -> int:
@@ -110,7 +111,9 @@ class Parts:
         return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge, self.guarded])
 
     def cached(self, place: str) -> int:
-        return sum(bin_.cached[place] for bin_ in self.bins) + (self.large.cached if place == "cpu" else 0)
+        by_threads = min(self.large.cached, self.large_by_threads)  # some of it may not be resident
+        large = {"thread": by_threads, "cpu": self.large.cached - by_threads}
+        return sum(bin_.cached[place] for bin_ in self.bins) + large.get(place, 0)
 
     def values(self) -> dict[str, int]:
         values = {
@@ -165,6 +168,7 @@ def explain(reader: Reader, reading: Reading | None = None, *, by_account: bool 
     if known:
         parts.huge_pages = clusters.huge_pages()
     add_large(parts, heap, present)
+    parts.large_by_threads = sum(heap.large_in_threads().values())
     rest = add_huge(parts, heap, present, rest)
     add_guarded(parts, heap, present)
     beside = clusters.beside(rest)

@@ -299,7 +299,8 @@ TEST_F(Clock, UnderTheFloorNothingGoesBeforeItsTime) {
       slow_calls(64);
       sleep_ms(5);
     }
-    return delta.purged() == 0 && dirty() >= 31 * kMiB ? kPassed : kFailed;
+    // The thread and the CPU cache keep 1 MiB each.
+    return delta.purged() == 0 && dirty() >= 30 * kMiB ? kPassed : kFailed;
   });
   EXPECT_EQ(result, kPassed);
 }
