@@ -143,7 +143,13 @@ def parts_of_bin(bin_: BinParts) -> dict[str, int]:
 
 
 def parts_of_runs(runs: RunParts) -> dict[str, int]:
-    return {"live": runs.live, "cached_cpus": runs.cached, "dirty": runs.dirty, "padding": runs.padding}
+    return {
+        "live": runs.live,
+        "cached_threads": runs.cached_by_threads,
+        "cached_cpus": runs.cached - runs.cached_by_threads,
+        "dirty": runs.dirty,
+        "padding": runs.padding,
+    }
 
 
 class Collector:

@@ -78,7 +78,8 @@ class RunParts:
     live: int = 0
     dirty: int = 0
     padding: int = 0
-    cached: int = 0  # of large ones, in CPU caches
+    cached: int = 0  # of large ones, by threads and in CPU caches
+    cached_by_threads: int = 0  # of these
 
 
 @dataclass
@@ -103,7 +104,6 @@ class Parts:
     foreign_at: dict[int, int] = field(default_factory=dict, repr=False)  # what is not Folio's, by start of the mapping
     by_account: bool = False  # see above
     guarded: RunParts = field(default_factory=RunParts)
-    large_by_threads: int = 0  # bytes of large objects that threads keep
     beside: int = 0  # padding: pages of clusters that are of no chunk, or of one that was not handed out
 
     def sum_of(self, what: str) -> int:
@@ -111,7 +111,7 @@ class Parts:
         return sum(getattr(each, what) for each in [*self.bins, self.large, self.huge, self.guarded])
 
     def cached(self, place: str) -> int:
-        by_threads = min(self.large.cached, self.large_by_threads)  # some of it may not be resident
+        by_threads = self.large.cached_by_threads
         large = {"thread": by_threads, "cpu": self.large.cached - by_threads}
         return sum(bin_.cached[place] for bin_ in self.bins) + large.get(place, 0)
 
@@ -168,7 +168,8 @@ def explain(reader: Reader, reading: Reading | None = None, *, by_account: bool 
     if known:
         parts.huge_pages = clusters.huge_pages()
     add_large(parts, heap, present)
-    parts.large_by_threads = sum(heap.large_in_threads().values())
+    # Some of it may not be resident.
+    parts.large.cached_by_threads = min(parts.large.cached, sum(heap.large_in_threads().values()))
     rest = add_huge(parts, heap, present, rest)
     add_guarded(parts, heap, present)
     beside = clusters.beside(rest)
