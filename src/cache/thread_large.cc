@@ -32,6 +32,7 @@ void* thread_find_large(LargeList& list, unsigned granules) {
 }
 
 unsigned thread_release_large(LargeList& list, LargeTo where) {
+  if (list.budget == 0) return 0;  // was never used
   const CpuCacheWork work;
   unsigned released = 0;
   for (; list.used != 0; ++released) {

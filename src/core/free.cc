@@ -70,7 +70,7 @@ void release_large(void* object, const char* function) {
     bool seen;
     ThreadCache* const cache = thread_cache();
     const bool keeps = cache != nullptr && thread_keeps_large();
-    const unsigned granules = large_park(object, &seen, keeps ? Parking::kPlain : Parking::kExact);
+    const unsigned granules = large_park(object, &seen, keeps ? LargeList::kGranulesMost : 0);
     if (granules == 0) return report_large(function, object);
     if (seen) seam_freed(object);
     bool gone;

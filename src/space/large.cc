@@ -125,14 +125,14 @@ LargePlace large_place(const void* address) {
   return place;
 }
 
-unsigned large_park(void* object, bool* seen, Parking how) {
+unsigned large_park(void* object, bool* seen, unsigned plain_most) {
   auto* f = static_cast<Field*>(descriptor_at(object));
   if (f == nullptr || !f->sealed()) return 0;
   const unsigned g = granule_of(*f, object);
   uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns a live object
   if (!is_live(entry) || granule_at(*f, g) + offset_in(entry) != object) return 0;
   if (seen != nullptr) *seen = (entry & kEntrySeen) != 0;
-  if (how == Parking::kPlain) {
+  if (granules_in(entry) <= plain_most) {
     f->entry(g).store(entry & ~(kEntryLive | kEntrySeen), order::relaxed);  // relaxed: the caller owns it
     return granules_in(entry);
   }
@@ -175,9 +175,9 @@ void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed) {
 bool large_give(void* parked) {
   auto* f = static_cast<Field*>(descriptor_at(parked));
   const unsigned g = granule_of(*f, parked);
-  const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns it
-  if (__builtin_expect(!is_parked(entry), false)) return false;
-  f->entry(g).store(0, order::relaxed);  // relaxed: the occupancy orders it
+  uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns it
+  // Relaxed: the occupancy orders it. A CAS, as the object may have been parked twice.
+  if (!is_parked(entry) || !f->entry(g).compare_exchange(entry, 0, order::relaxed)) return false;
   give(*f, g, granules_in(entry));
   return true;
 }

@@ -12,9 +12,9 @@ namespace {
 constexpr size_t kGranule = kGranuleBytes;
 constexpr unsigned kFits = kThreadLargeMost / (16 * kGranule);  // objects of 16 granules
 
-void* parked(unsigned granules, Parking how = Parking::kPlain) {
+void* parked(unsigned granules) {
   void* const object = large_alloc(process_fields, granules * kGranule - kLineOffsetMost, 1, false);
-  EXPECT_EQ(large_park(object, nullptr, how), granules);
+  EXPECT_EQ(large_park(object, nullptr, LargeList::kGranulesMost), granules);
   return object;
 }
 uint64_t parked_bytes() { return large_stats(process_fields).parked; }
@@ -182,6 +182,7 @@ TEST_F(ThreadLargeTest, AnObjectInTwoListsIsHandedOutOnce) {
               std::string::npos);
     EXPECT_TRUE(large_place(object).starts(object)) << "live still";
     EXPECT_TRUE(large_free(object));
+    EXPECT_FALSE(large_give(object)) << "it is no cache's any more";
   });
 }
 

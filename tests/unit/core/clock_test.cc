@@ -299,8 +299,7 @@ TEST_F(Clock, UnderTheFloorNothingGoesBeforeItsTime) {
       slow_calls(64);
       sleep_ms(5);
     }
-    // The thread and the CPU cache keep 1 MiB each.
-    return delta.purged() == 0 && dirty() >= 30 * kMiB ? kPassed : kFailed;
+    return delta.purged() == 0 && dirty() >= 30 * kMiB ? kPassed : kFailed;  // thread and CPU cache keep 1 MiB each
   });
   EXPECT_EQ(result, kPassed);
 }
