@@ -20,6 +20,7 @@ struct LargeList {
   void* object[kMost];
   uint8_t granules[kMost];
   uint64_t bytes, budget;
+  bool wanted;    // a thread's: one of its mallocs has looked here since an object went for room
   uint32_t kept;  // objects kept so far, for kBudgetEvery
   uint16_t hand;
   uint16_t idle;  // trims since it was last used

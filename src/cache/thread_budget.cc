@@ -12,6 +12,7 @@ namespace folio {
 namespace {
 
 alignas(64) constinit Counter<int64_t> pool_claimed{0};
+constinit Counter<int64_t> large_claimed{0};
 constinit Counter<int64_t> lost_claims{0};  // part of pool_claimed: of threads that ended unnoticed
 
 constexpr int64_t kClaimBytes = int64_t{64} << 10;
@@ -27,17 +28,17 @@ int64_t pool_bytes() {
 }
 
 // Claims kClaimBytes more, if all claims together are `most` at most then.
-bool claim_of_pool(int64_t most) {
-  // A look first: if the pool is used up, threads would else write this line at each slow call.
-  if (pool_claimed.get() + kClaimBytes > most) return false;
-  if (pool_claimed.add(kClaimBytes) + kClaimBytes <= most) return true;
-  pool_claimed.sub(kClaimBytes);
+bool claim_of(Counter<int64_t>& claims, int64_t most) {
+  // A look first: if all is used up, threads would else write this line at each slow call.
+  if (claims.get() + kClaimBytes > most) return false;
+  if (claims.add(kClaimBytes) + kClaimBytes <= most) return true;
+  claims.sub(kClaimBytes);
   return false;
 }
 
 bool claim(ThreadBudget& b, int64_t bytes) {
   while (b.left < bytes) {
-    if (!claim_of_pool(pool_bytes())) return false;
+    if (!claim_of(pool_claimed, pool_bytes())) return false;
     b.claimed += kClaimBytes;
     b.left += kClaimBytes;
   }
@@ -100,11 +101,12 @@ void thread_budget_shrink(ThreadBudget& b, BinId bin, unsigned capacity) {
   cached.capacity = static_cast<uint8_t>(capacity);
 }
 
-// Half, as bins are worth more.
-uint64_t thread_budget_claim_large() { return claim_of_pool(pool_bytes() / 2) ? kClaimBytes : 0; }
+uint64_t thread_budget_claim_large() {
+  return claim_of(large_claimed, (options.thread_cache_pool << 20) / 2) ? kClaimBytes : 0;
+}
 
 void thread_budget_return_large(uint64_t claimed) {
-  if (claimed != 0) pool_claimed.sub(static_cast<int64_t>(claimed));
+  if (claimed != 0) large_claimed.sub(static_cast<int64_t>(claimed));
 }
 
 void thread_budget_return(ThreadBudget& b, int64_t keep) {

@@ -390,7 +390,8 @@ void thread_cache_drain(ThreadCache* cache, const char* function) {
   for (unsigned i = 1; i < kBins; ++i) {
     take_bin(*cache, bin_id(i), [&](Magazine* m) { drain(*cache, bin_id(i), m, function); });
   }
-  thread_release_large(cache->large, LargeTo::kFields);
+  // Not where a signal's handler has interrupted work on the list.
+  if (cpu_cache_work == 0) thread_release_large(cache->large, LargeTo::kFields);
 }
 
 // Of a watched bin not to a CPU cache, where each free would search for its object, which takes 200 instructions.

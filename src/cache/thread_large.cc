@@ -1,4 +1,4 @@
-// Keeps parked large objects in the thread's list, within its claim on the pool.
+// Keeps parked large objects in the thread's list, within its claims.
 #include "cache/thread_large.h"
 
 #include "cache/cpu_cache.h"
@@ -6,12 +6,12 @@
 
 namespace folio {
 
-bool thread_keeps_large() { return cpu_cache_work == 1 && !process_caches.sparing.get(); }
+bool thread_may_keep_large() { return cpu_cache_work == 1; }
 
 bool thread_keep_large(LargeList& list, void* parked, unsigned granules, bool* gone) {
   const uint64_t bytes = uint64_t{granules} << kGranuleShift;
   *gone = false;
-  if (granules > LargeList::kGranulesMost) return false;
+  if (!list.wanted || granules > LargeList::kGranulesMost || process_caches.sparing.get()) return false;
   while (list.bytes + bytes > list.budget && list.budget < kThreadLargeMost) {
     const uint64_t more = thread_budget_claim_large();
     if (more == 0) break;
@@ -19,6 +19,7 @@ bool thread_keep_large(LargeList& list, void* parked, unsigned granules, bool* g
   }
   if (bytes > list.budget) return false;
   while (list.used == ~uint64_t{0} || list.bytes + bytes > list.budget) {
+    list.wanted = false;
     unsigned n;
     void* const oldest = list.remove_oldest(&n);
     if (!cpu_cache_put_large(process_caches, oldest, n)) *gone = true;
@@ -28,6 +29,7 @@ bool thread_keep_large(LargeList& list, void* parked, unsigned granules, bool* g
 }
 
 void* thread_find_large(LargeList& list, unsigned granules) {
+  list.wanted = true;
   return granules > LargeList::kGranulesMost ? nullptr : list.find(granules);
 }
 
@@ -47,7 +49,7 @@ unsigned thread_release_large(LargeList& list, LargeTo where) {
 }
 
 void thread_sweep_large(LargeList& list) {
-  if (list.budget != 0 && ++list.idle >= 2) thread_release_large(list, LargeTo::kCpuCache);
+  if (list.budget != 0 && ++list.idle >= 2 && cpu_cache_work == 0) thread_release_large(list, LargeTo::kCpuCache);
 }
 
 }  // namespace folio

@@ -69,7 +69,7 @@ void release_large(void* object, const char* function) {
     const CpuCacheWork work;
     bool seen;
     ThreadCache* const cache = thread_cache();
-    const bool keeps = cache != nullptr && thread_keeps_large();
+    const bool keeps = cache != nullptr && thread_may_keep_large();
     const unsigned granules = large_park(object, &seen, keeps ? LargeList::kGranulesMost : 0);
     if (granules == 0) return report_large(function, object);
     if (seen) seam_freed(object);

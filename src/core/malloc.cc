@@ -100,7 +100,7 @@ void* take_parked(size_t size, size_t alignment, bool zeroed) {
   const CpuCacheWork work;
   const unsigned granules = large_granules(size, alignment);
   ThreadCache* const cache = thread_cache();
-  void* parked = cache != nullptr && thread_keeps_large() ? thread_find_large(cache->large, granules) : nullptr;
+  void* parked = cache != nullptr && thread_may_keep_large() ? thread_find_large(cache->large, granules) : nullptr;
   if (parked == nullptr) parked = cpu_cache_get_large(process_caches, granules);
   if (parked == nullptr) return nullptr;
   void* const object = large_unpark(parked, size, alignment, zeroed);

@@ -165,6 +165,7 @@ void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed) {
   if (__builtin_expect(!is_parked(was), false)) return nullptr;
   const size_t kept = offset_in(was);  // 0 perhaps because it served an aligned request
   const size_t offset = !is_hashed(alignment) ? 0 : kept != 0 ? kept : line_offset(start);
+  if (__builtin_expect(offset + size > size_t{granules_in(was)} << kGranuleShift, false)) return nullptr;
   entry.store(make_entry(granules_in(was), offset, size),
               order::relaxed);  // relaxed: who frees it got it from the caller
   arch::store_barrier();        // as in large_alloc

@@ -61,7 +61,7 @@ bool large_mark_seen(void* object, bool seen);
 // How many granules an object of `size` bytes takes. A parked object of as many can serve as one with an alignment of
 // at most kGranuleBytes: large_unpark returns where it starts then.
 unsigned large_granules(size_t size, size_t alignment = 1);
-void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed);  // null if it is not parked
+void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed);  // null if it is not parked, or too small
 bool large_give(void* parked);                                                 // false if it is not parked
 void large_give_parked(Fields& fields);  // all parked objects, in the child of a fork
 

@@ -20,15 +20,16 @@ void* parked(unsigned granules) {
 uint64_t parked_bytes() { return large_stats(process_fields).parked; }
 LargeList& mine() { return thread_cache()->large; }
 
-// As a free does it.
-bool keep(void* object, unsigned granules) {
+// As a free does it, after a malloc.
+bool keep(void* object, unsigned granules, bool wanted = true) {
   const CpuCacheWork work;
   bool gone;
-  return thread_keeps_large() && thread_keep_large(mine(), object, granules, &gone);
+  mine().wanted = wanted;
+  return thread_may_keep_large() && thread_keep_large(mine(), object, granules, &gone);
 }
 void* find(unsigned granules) {
   const CpuCacheWork work;
-  return thread_keeps_large() ? thread_find_large(mine(), granules) : nullptr;
+  return thread_may_keep_large() ? thread_find_large(mine(), granules) : nullptr;
 }
 
 class ThreadLargeTest : public ThreadCacheTest {
@@ -81,8 +82,25 @@ TEST_F(ThreadLargeTest, WhatDoesNotFitGoesToTheCpuCacheTheOldestFirst) {
   });
 }
 
-// With nothing to claim the CPU cache has them. Of half of the pool threads may keep large objects.
-TEST_F(ThreadLargeTest, TheyShareHalfOfThePool) {
+// A thread that frees what others allocate hands it on, while it is in the processor's cache.
+TEST_F(ThreadLargeTest, AThreadThatOnlyFreesKeepsNothing) {
+  on_thread([] {
+    void* const object = parked(16);
+    EXPECT_FALSE(keep(object, 16, false));
+    EXPECT_EQ(mine().budget, 0u);
+    EXPECT_EQ(find(16), nullptr);
+    EXPECT_TRUE(mine().wanted);
+    EXPECT_TRUE(keep(object, 16));
+    for (unsigned i = 1; i < kFits; ++i) EXPECT_TRUE(keep(parked(16), 16, mine().wanted));
+    EXPECT_TRUE(keep(parked(16), 16, mine().wanted)) << "the oldest goes for it";
+    void* const next = parked(16);
+    EXPECT_FALSE(keep(next, 16, mine().wanted)) << "but no other one before the next malloc";
+    EXPECT_TRUE(large_give(next));
+  });
+}
+
+// With nothing to claim the CPU cache has them.
+TEST_F(ThreadLargeTest, TheyShareHalfOfWhatThePoolHasAtFirstBesideIt) {
   options.thread_cache_pool = 1;
   on_thread([] {
     for (unsigned i = 0; i < 64; ++i) EXPECT_TRUE(keep(parked(3), 3));
@@ -94,7 +112,7 @@ TEST_F(ThreadLargeTest, TheyShareHalfOfThePool) {
       EXPECT_TRUE(large_give(object));
       EXPECT_EQ(mine().budget, 0u);
       claim_much();
-      EXPECT_GT(thread_cache()->budget.claimed, 0) << "bins have the other half";
+      EXPECT_GT(thread_cache()->budget.claimed, int64_t{512} << 10) << "bins have all of the pool";
     });
     EXPECT_NE(thread_release_large(mine(), LargeTo::kFields), 0u);
     EXPECT_EQ(mine().budget, 0u);
@@ -158,6 +176,9 @@ TEST_F(ThreadLargeTest, NotWhileMemoryIsShortNorInACallThatInterruptsAnother) {
     {
       const CpuCacheWork interrupted;
       EXPECT_EQ(find(5), nullptr);
+      thread_cache_drain(thread_cache(), "test");
+      for (unsigned i = 0; i < 3; ++i) thread_sweep_large(mine());
+      EXPECT_EQ(mine().bytes, 5 * kGranule) << "it is being changed";
     }
     EXPECT_EQ(find(5), object);
     EXPECT_TRUE(large_give(object));
@@ -175,6 +196,9 @@ TEST_F(ThreadLargeTest, AnObjectInTwoListsIsHandedOutOnce) {
     EXPECT_EQ(large_unpark(object, kGranule, 1, false), object);
     EXPECT_EQ(find(5), object);
     EXPECT_EQ(large_unpark(object, kGranule, 1, false), nullptr) << "it is live";
+    EXPECT_EQ(large_park(object), 5u);
+    EXPECT_EQ(large_unpark(object, 5 * kGranule, 1, false), nullptr) << "too small";
+    EXPECT_EQ(large_unpark(object, 4 * kGranule, 1, false), object);
     EXPECT_TRUE(keep(object, 5));
     StderrCapture captured;
     thread_cache_drain(thread_cache(), "test");
