@@ -197,7 +197,7 @@ TEST_F(ThreadLargeTest, AnObjectInTwoListsIsHandedOutOnce) {
     EXPECT_EQ(find(5), object);
     EXPECT_EQ(large_unpark(object, kGranule, 1, false), nullptr) << "it is live";
     EXPECT_EQ(large_park(object), 5u);
-    EXPECT_EQ(large_unpark(object, 5 * kGranule, 1, false), nullptr) << "too small";
+    EXPECT_EQ(large_unpark(object, 5 * kGranule + 1, 1, false), nullptr) << "too small";
     EXPECT_EQ(large_unpark(object, 4 * kGranule, 1, false), object);
     EXPECT_TRUE(keep(object, 5));
     StderrCapture captured;
