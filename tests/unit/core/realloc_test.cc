@@ -6,6 +6,7 @@
 #include "space/huge_pace.h"
 #include "space/room.h"
 #include "store/occupancy.h"
+#include "unit/cache/magazines.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 #include "unit/stderr_capture.h"
@@ -162,6 +163,7 @@ double copied_by_growth(size_t most) {
 }
 
 TEST_F(Realloc, LargeObjectsThatGrowInStepsHaveRoomAfterAMove) {
+  stay_on_this_cpu();  // each CPU's cache has others
   const double with_room = copied_by_growth(kMiB);
   memory_room.tight.set(true);
   const double without = copied_by_growth(kMiB);
