@@ -2,7 +2,9 @@
 // the pool.
 #include "cache/thread_budget.h"
 
+#include "base/bits.h"
 #include "config/options.h"
+#include "policy/limit.h"
 #include "space/pages.h"
 #include "store/watch.h"
 #include "sync/relaxed.h"
@@ -101,8 +103,12 @@ void thread_budget_shrink(ThreadBudget& b, BinId bin, unsigned capacity) {
   cached.capacity = static_cast<uint8_t>(capacity);
 }
 
+// What a thread that sleeps keeps is lost to a limit's ladder: so at most a 64th of what may be held.
 uint64_t thread_budget_claim_large() {
-  return claim_of(large_claimed, (options.thread_cache_pool << 20) / 2) ? kClaimBytes : 0;
+  constexpr unsigned kLimitShift = 6;
+  const int64_t most = (options.thread_cache_pool << 20) / 2;
+  const int64_t of_limit = limits_on() ? limit_state.begins.get() >> kLimitShift : most;
+  return claim_of(large_claimed, least_of(most, of_limit)) ? kClaimBytes : 0;
 }
 
 void thread_budget_return_large(uint64_t claimed) {

@@ -110,6 +110,7 @@ bool thread_caches_others_run() {
 void thread_caches_drop_large() {
   for (ThreadCache* c = thread_caches_first(); c != nullptr; c = c->next_all) {
     const uint64_t claimed = c->large.budget;
+    if (claimed == 0) continue;  // no write to a page that the parent shares
     c->large = LargeList{};
     c->large.budget = claimed;
   }

@@ -30,7 +30,7 @@ bool thread_keep_large(LargeList& list, void* parked, unsigned granules, bool* g
 
 void* thread_find_large(LargeList& list, unsigned granules) {
   list.wanted = true;
-  return granules > LargeList::kGranulesMost ? nullptr : list.find(granules);
+  return list.used == 0 || granules > LargeList::kGranulesMost ? nullptr : list.find(granules);
 }
 
 unsigned thread_release_large(LargeList& list, LargeTo where) {

@@ -197,7 +197,8 @@ bool large_resize(void* object, size_t size) {
     if (!make_usable(f, end, wanted - had, size >= kLargeHugeLeast)) return false;
     note_taken(f, end, wanted - had, [](unsigned, unsigned) {});
   }
-  // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice.
+  // Relaxed: as above. A free at the same time, which is misuse, decides: nobody gets granules twice, unless that free
+  // parks the object by a store just now (large.h).
   if (!entry.compare_exchange(now, make_entry(wanted, offset, size) | (now & kEntrySeen), order::relaxed)) {
     if (wanted > had) give(f, end, wanted - had);
     return false;

@@ -54,7 +54,8 @@ LargePlace large_place(const void* address);
 // Frees a live object but for its granules, which the caller owns now, for large_unpark or large_give. Returns how many
 // granules there are; 0 if no live object starts there. *seen: whether the object had the mark of large_mark_seen. An
 // object of up to `plain_most` granules is parked without an atomic instruction: of two frees at the same moment, which
-// is misuse, both may park it; then the second large_unpark or large_give fails.
+// is misuse, both may park it; then the second large_unpark or large_give fails, most often. A large_resize at the same
+// moment, misuse too, may be undone.
 unsigned large_park(void* object, bool* seen = nullptr, unsigned plain_most = 0);
 // Sets or clears the mark of a live object whose free is recorded (core/seam.h). Returns whether it was set.
 bool large_mark_seen(void* object, bool seen);

@@ -1,6 +1,7 @@
 #include "cache/thread_large.h"
 
 #include "cache/cpu_cache.h"
+#include "policy/limit.h"
 #include "space/large.h"
 #include "unit/cache/thread_cache_fixture.h"
 #include "unit/child.h"
@@ -124,6 +125,19 @@ TEST_F(ThreadLargeTest, TheyShareHalfOfWhatThePoolHasAtFirstBesideIt) {
     EXPECT_FALSE(keep(object, 3));
     EXPECT_TRUE(large_give(object));
   });
+}
+
+// A thread that sleeps gives nothing back, whatever the limit asks for.
+TEST_F(ThreadLargeTest, OfALimitTheyKeepASmallPart) {
+  limit_state.begins.set(int64_t{12} << 20);
+  const uint64_t first = thread_budget_claim_large(), second = thread_budget_claim_large();
+  EXPECT_NE(first, 0u);
+  EXPECT_EQ(first + second, uint64_t{128} << 10);
+  EXPECT_EQ(thread_budget_claim_large(), 0u);
+  limit_state.begins.set(0);
+  const uint64_t third = thread_budget_claim_large();
+  EXPECT_NE(third, 0u);
+  thread_budget_return_large(first + second + third);
 }
 
 TEST_F(ThreadLargeTest, AtTheThreadsEndTheCpuCacheHasThem) {
