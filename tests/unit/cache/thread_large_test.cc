@@ -129,7 +129,7 @@ TEST_F(ThreadLargeTest, TheyShareHalfOfWhatThePoolHasAtFirstBesideIt) {
 
 // A thread that sleeps gives nothing back, whatever the limit asks for.
 TEST_F(ThreadLargeTest, OfALimitTheyKeepASmallPart) {
-  limit_state.begins.set(int64_t{12} << 20);
+  limit_state.begins.set(int64_t{8} << 20);
   const uint64_t first = thread_budget_claim_large(), second = thread_budget_claim_large();
   EXPECT_NE(first, 0u);
   EXPECT_EQ(first + second, uint64_t{128} << 10);
