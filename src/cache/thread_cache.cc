@@ -344,20 +344,23 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   thread_budget_grow(cache->budget, bin, true);
   if (b.capacity == 0) return put_one(*cache, bin, object, function);
   b.ascent = Ascent::kNo;
-  Magazine* const full = detach(bin);
-  Magazine* const empty = get_empty(*cache);
+  Magazine* full = detach(bin);
+  Magazine* empty = get_empty(*cache);
   // The whole magazine, though half of it may stay: an object that is once in each half would else be missed. (To
   // validate only the half that leaves saves 0.2 % of the instructions of random lifetimes.)
   if (full != nullptr) validate(bin, full, check_thoroughly(*cache), function);
+  if (empty == nullptr) {
+    // No memory for another: what this one holds goes to the folios, and it stays.
+    if (full == nullptr) return give_objects(bin, &object, 1, function);
+    give_objects(bin, full->top(), full->count(), function);
+    empty = full;
+    full = nullptr;
+  }
   const unsigned had = full != nullptr ? full->count() : 0, shift = note_turn(b, true);
   const unsigned stay = had - ((had + (1u << shift) - 1) >> shift);
   const auto pass_on = [&] {
     if (full != nullptr) full->count() != 0 ? hand_on(*cache, bin, full, function) : put_empty(*cache, full);
   };
-  if (empty == nullptr) {
-    pass_on();
-    return give_objects(bin, &object, 1, function);
-  }
   Slot* slot = empty->format(b.capacity);
   empty->park(slot);
   if (stay != 0) empty->take_from(full, stay < b.capacity ? stay : b.capacity - 1u);  // of more than the bin's capacity

@@ -7,6 +7,7 @@
 #include "space/chunk_table.h"
 #include "space/huge_pace.h"
 #include "space/large.h"
+#include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
 #include "sync/relaxed.h"
@@ -186,6 +187,12 @@ char* acquire_lent_chunk() {
   char* const chunk = lent(lend_chunk());
   if (chunk != nullptr) in_use.add(1);
   return chunk;
+}
+
+bool lend_to_metadata() {
+  char* const chunk = acquire_lent_chunk();
+  if (chunk != nullptr) metadata_add(chunk, kChunkBytes);
+  return chunk != nullptr;
 }
 
 char* acquire_resident_chunk(uint64_t* resident) {

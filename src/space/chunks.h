@@ -31,6 +31,10 @@ inline char* acquire_chunk(bool huge = false) {
 char* acquire_resident_chunk(uint64_t* resident);
 // Any chunk that large objects have left, committed; or null.
 char* acquire_lent_chunk();
+// Where there is no memory for metadata: a chunk that a field has left, and the kernel has granted already, becomes
+// metadata, for good. False if there is none. (Under a limit on data that large objects had used up, bins that were new
+// got nothing for ever, though all was freed.)
+bool lend_to_metadata();
 
 // For a chunk that could not be opened, or is retired: no address of it is in use, and it reads as zero. It is vacant
 // then: the next acquire_chunk has it. A lent one is its field's again.

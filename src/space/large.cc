@@ -232,9 +232,13 @@ char* lend(Field& f, unsigned from, uint64_t* resident) {
 char* lend_chunk() {
   unsigned from;
   Field* f = take_run(process_fields, kLent, kLent, false, &from);
+  if (f != nullptr && !commit(*f, from, kLent)) {
+    clear(*f, from, kLent);
+    f = take_committed_run(process_fields, kLent, kLent, &from);
+  }
   if (f == nullptr) return nullptr;
   large_refuse_huge(*f, from, kLent);
-  if (!commit(*f, from, kLent) || !purge_pages(granule_at(*f, from), kChunkBytes)) {
+  if (!purge_pages(granule_at(*f, from), kChunkBytes)) {
     clear(*f, from, kLent);
     return nullptr;
   }

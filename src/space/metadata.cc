@@ -118,6 +118,19 @@ void* metadata_alloc(size_t bytes, size_t alignment) {
   }
 }
 
+void metadata_add(void* memory, size_t bytes) {
+  auto* const piece = static_cast<Piece*>(memory);
+  piece->committed.store(bytes, order::relaxed);  // relaxed: published below
+  piece->bytes = bytes;
+  piece->used.store(sizeof(Piece), order::relaxed);  // relaxed: published below
+  // [metadata-piece] acquire: another one may have come meanwhile; pairs with the compare_exchange.
+  Piece* first = metadata_pieces.load(order::acquire);
+  do {
+    piece->previous = first;
+    // [metadata-piece] release: publishes the header.
+  } while (!metadata_pieces.compare_exchange(first, piece, order::release));
+}
+
 bool metadata_holds(const void* address, size_t bytes) {
   // [metadata-piece] acquire: sees the pieces' headers; pairs with metadata_alloc.
   for (const Piece* piece = metadata_pieces.load(order::acquire); piece != nullptr; piece = piece->previous) {

@@ -27,6 +27,9 @@ void* metadata_alloc(size_t bytes, size_t alignment = kMetadataAlignment);
 // Whether the kernel refused to commit some of it the last time, as it does where what is writable is limited.
 bool metadata_charge_is_refused();
 
+// Adds zero-filled memory, which is metadata from now on.
+void metadata_add(void* memory, size_t bytes);
+
 // Whether a range lies in metadata that was handed out, and so can be read.
 bool metadata_holds(const void* address, size_t bytes);
 

@@ -129,6 +129,10 @@ class Data(Case):
             with self.subTest(size=size):
                 self.run_well(LIMITS, "data", str(size))
 
+    def test_turns_of_sizes(self) -> None:
+        """What one size has freed at the limit serves the next."""
+        self.run_well(LIMITS, "data_turns")
+
 
 class Locked(Case):
     """mlockall fills what is accessible, and only that."""

@@ -478,6 +478,24 @@ int data(size_t size) {
   return 0;
 }
 
+// The same for sizes by turns: what one has freed serves the next one, also a bin's that is new and needs metadata.
+int data_turns(size_t) {
+  constexpr size_t kMost = 60 * kMiB;
+  rlimit limit = {};
+  require(getrlimit(RLIMIT_DATA, &limit) == 0, "getrlimit");
+  limit.rlim_cur = status_bytes("VmData:") + kMost;
+  require(setrlimit(RLIMIT_DATA, &limit) == 0, "setrlimit");
+  for (const size_t size : {100, 1000, 3000000, 30, 700, 100, 40000, 1000, 60, 16, 200000, 300, 5000}) {
+    List list;
+    while (list.add(size)) {
+    }
+    // 16 bytes are what a list's links take.
+    require(list.bytes >= kMost * 5 / 8, "most of what the limit leaves serves each size", size);
+    list.release();
+  }
+  return 0;
+}
+
 // A limit of Folio's own: where it refuses, chunks stay with their bins, as a chunk that comes again costs metadata.
 int own_limit(size_t) {
   constexpr size_t kLimit = 24 * kMiB;
@@ -532,6 +550,7 @@ constexpr Case kCases[] = {
     {"bursts", bursts},
     {"locked", locked},
     {"data", data},
+    {"data_turns", data_turns},
     {"own_limit", own_limit},
 };
 

@@ -1,8 +1,11 @@
 #include "cache/magazine.h"
 
+#include <sys/resource.h>
+
 #include <set>
 
 #include "unit/cache/magazines.h"
+#include "unit/child.h"
 #include "unit/support.h"
 
 using namespace folio;
@@ -149,6 +152,25 @@ TEST(MagazinePool, ListsOfFreshMagazinesThatAreApart) {
   }
   for (Magazine* list : lists) magazines_put(list);
   for (unsigned i = 0; i < lists.size(); ++i) EXPECT_EQ(seen.count(magazines_get()), 1u) << "used again";
+}
+
+// The kernel is not asked in each call once it has refused, and is asked again.
+TEST(MagazinePool, ARefusalIsRememberedForAWhile) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  const int result = in_child([] {
+    rlimit limit;
+    if (getrlimit(RLIMIT_DATA, &limit) != 0) return kCannot;
+    const rlimit tight{4096, limit.rlim_max};
+    if (setrlimit(RLIMIT_DATA, &tight) != 0) return kCannot;
+    while (magazines_get() != nullptr) {
+    }
+    if (setrlimit(RLIMIT_DATA, &limit) != 0) return kCannot;
+    unsigned without = 0;
+    while (magazines_get() == nullptr && without < 100000) ++without;
+    return without >= 10 && without <= 1000 ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limit on data can be set here";
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST(MagazinePool, DrainGivesTheObjectsToTheirFolios) {

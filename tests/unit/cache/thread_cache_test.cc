@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -39,6 +41,28 @@ TEST_F(ThreadCacheTest, OnlyWhatIsInOrderIsHandedOn) {
   };
   EXPECT_GT(cached_after(true), 5000u);
   EXPECT_LE(cached_after(false), 2 * (bundle_objects(small) + kMagazineObjects));
+}
+
+// A full magazine for which there is no empty one goes home, and the thread goes on with it: few frees are slow.
+TEST_F(ThreadCacheTest, OverflowsWithoutMemoryForMagazines) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  int result = kCannot;
+  on_thread([&] {
+    result = in_child([] {
+      constexpr unsigned kObjects = 20000;
+      const BinId small = bin_of(200);
+      std::vector<void*> objects = pop_many(small, kObjects);
+      const rlimit limit{4096, 4096};
+      if (setrlimit(RLIMIT_DATA, &limit) != 0) return kCannot;
+      while (magazines_get() != nullptr) {
+      }
+      const uint32_t before = thread_cache()->activity.get();
+      push_all(small, objects);
+      return thread_cache()->activity.get() - before < kObjects / 20 ? kPassed : kFailed;
+    });
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limit on data can be set here";
+  EXPECT_EQ(result, kPassed);
 }
 
 TEST_F(ThreadCacheTest, MadeAtFirstUseAndReusedAfterItsThread) {

@@ -15,6 +15,7 @@
 #include "space/chunk_table.h"
 #include "space/fields.h"
 #include "space/large.h"
+#include "space/metadata.h"
 #include "space/pages.h"
 #include "space/region.h"
 #include "unit/child.h"
@@ -152,6 +153,31 @@ TEST(Chunks, WhatIsCommittedComesFirst) {
     return_chunk(bare);
     return_chunk(own);
     return acquire_chunk() == own ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limit on data can be set here";
+  EXPECT_EQ(result, kPassed);
+}
+
+// Where the kernel grants nothing for metadata, what large objects have left serves as such.
+TEST(Chunks, AFieldLendsToMetadata) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  const int result = in_child([] {
+    constexpr size_t kLarge = 4 * kMiB;
+    auto* const large = static_cast<char*>(large_alloc(process_fields, kLarge, 64, false));
+    if (large == nullptr) return kFailed;
+    memset(large, 1, kLarge);
+    if (!large_free(large)) return kFailed;
+    const rlimit limit{4096, 4096};
+    if (setrlimit(RLIMIT_DATA, &limit) != 0) return kCannot;
+    while (metadata_alloc(4 * kKiB) != nullptr) {
+    }
+    unsigned lent = 0;
+    for (; lend_to_metadata(); ++lent) {
+      auto* const at = static_cast<char*>(metadata_alloc(4 * kKiB));
+      // In the field: what was granted for the object, rounded up to a word of it.
+      if (at == nullptr || at < large - kMiB || at >= large + kLarge + kMiB || !all_zero(at, 4 * kKiB)) return kFailed;
+    }
+    return lent >= kLarge / kChunkBytes - 1 ? kPassed : kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no limit on data can be set here";
   EXPECT_EQ(result, kPassed);

@@ -110,6 +110,26 @@ TEST(Metadata, TakesSmallerPiecesWhereAddressSpaceIsShort) {
   EXPECT_EQ(result, kPassed);
 }
 
+// Memory that comes from elsewhere serves first, and when it is used up the next piece is an ordinary one.
+TEST(Metadata, AddedMemoryServes) {
+  const int result = in_child([] {
+    constexpr size_t kBytes = 256 * kKiB;
+    auto* const added = static_cast<char*>(os::reserve(kBytes, kBytes));
+    if (added == nullptr || !os::commit(added, kBytes)) return kCannot;
+    metadata_add(added, kBytes);
+    size_t got = 0;
+    for (;;) {
+      auto* const at = static_cast<char*>(metadata_alloc(kKiB));
+      if (at == nullptr || !all_zero(at, kKiB) || !metadata_holds(at, kKiB)) return kFailed;
+      memset(at, 0xa5, kKiB);
+      if (at < added || at >= added + kBytes) break;
+      got += kKiB;
+    }
+    return got >= kBytes - 2 * kKiB ? kPassed : kFailed;
+  });
+  EXPECT_EQ(result, kPassed);
+}
+
 // Whether the page of each of these addresses is resident: a letter for each.
 std::string resident_at(const char* start, size_t bytes) {
   const size_t page = os::page_bytes();
