@@ -16,8 +16,8 @@ uint64_t LargeList::budget_of_one(uint64_t least, unsigned caches) {
   return part < least ? least : part < kLargeShares * least ? part : kLargeShares * least;
 }
 
-void give_parked(void* parked) {
-  if (!large_give(parked)) report_large_twice(parked);
+void give_parked(void* parked, LargeNear* near) {
+  if (!large_give(parked, near)) report_large_twice(parked);
 }
 
 }  // namespace folio

@@ -79,8 +79,8 @@ struct LargeList {
   static constexpr unsigned kBudgetEvery = 8;
 };
 
-// Gives a parked object back to its field; reports one that is not parked.
-void give_parked(void* parked);
+// Gives a parked object back to its field; reports one that is not parked. `near`: as for large_give.
+void give_parked(void* parked, LargeNear* near = nullptr);
 
 // Objects taken out of a list inside the section, to be given back outside.
 struct LargeGone {

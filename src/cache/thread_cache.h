@@ -88,6 +88,7 @@ struct ThreadCache {
   unsigned empty_count;
   ThreadBudget budget;
   LargeList large;
+  LargeNear near;  // of objects that no cache keeps
 
   Atomic<ThreadCache*>& stack_link() { return link; }
 };

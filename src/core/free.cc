@@ -76,7 +76,12 @@ void release_large(void* object, const char* function) {
     bool gone;
     const bool by_thread = keeps && thread_keep_large(cache->large, object, granules, &gone);
     if (by_thread && !gone) return;
-    kept = !by_thread && cpu_cache_put_large(process_caches, object, granules);
+    if (granules > LargeList::kGranulesMost) {
+      give_parked(object, cache != nullptr ? &cache->near : nullptr);
+      kept = false;
+    } else {
+      kept = !by_thread && cpu_cache_put_large(process_caches, object, granules);
+    }
   }
   kept ? clock_after_light_call() : clock_after_large_bytes(0);
 }

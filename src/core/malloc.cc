@@ -109,7 +109,9 @@ void* take_parked(size_t size, size_t alignment, bool zeroed) {
 }
 
 void* take_large(size_t size, size_t alignment, bool zeroed) {
-  return large_alloc(process_fields, size, alignment, zeroed);
+  const bool cached = large_granules(size, alignment) <= LargeList::kGranulesMost;
+  ThreadCache* const cache = cached ? nullptr : thread_cache();
+  return large_alloc(process_fields, size, alignment, zeroed, true, cache != nullptr ? &cache->near : nullptr);
 }
 
 // More than a bin serves, in size or alignment.

@@ -76,13 +76,14 @@ size_t line_offset(const char* address) {
 
 }  // namespace
 
-void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open) {
+void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open, LargeNear* near) {
   const unsigned count = large_granules(size, alignment);
   const unsigned page_step = granules_a_page();
   const auto align_step = static_cast<unsigned>(alignment >> kGranuleShift);
   unsigned from;
   const unsigned step = align_step > page_step ? align_step : page_step;
-  Field* f = take_run(fields, count, step, may_open, &from);
+  Field* f = near != nullptr ? near_take(*near, count, step, &from) : nullptr;
+  if (f == nullptr) f = take_run(fields, count, step, may_open, &from);
   const bool huge = !zeroed && size >= kLargeHugeLeast;
   if (f != nullptr && !make_usable(*f, from, count, huge)) {
     f = take_committed_run(fields, count, step, &from);
@@ -90,6 +91,7 @@ void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bo
   }
   if (f == nullptr) return nullptr;
   char* const start = granule_at(*f, from);
+  if (near != nullptr) near_note_taken(*near, start);
   const size_t offset = is_hashed(alignment) ? line_offset(start) : 0;
   char* const object = start + offset;
   note_taken(*f, from, count, [&](unsigned first, unsigned n) {
@@ -173,13 +175,14 @@ void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed) {
   return start + offset;
 }
 
-bool large_give(void* parked) {
+bool large_give(void* parked, LargeNear* near) {
   auto* f = static_cast<Field*>(descriptor_at(parked));
   const unsigned g = granule_of(*f, parked);
   uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: the caller owns it
   // Relaxed: the occupancy orders it. A CAS, as the object may have been parked twice.
   if (!is_parked(entry) || !f->entry(g).compare_exchange(entry, 0, order::relaxed)) return false;
   give(*f, g, granules_in(entry));
+  if (near != nullptr) near_note_given(*near, *f, g, granules_in(entry));
   return true;
 }
 

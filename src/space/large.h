@@ -11,23 +11,26 @@
 // Of several threads that take overlapping runs, the one furthest up meets nobody above it, so one succeeds. A thread
 // that stops in between keeps these granules from the others, nothing else.
 //
-// Which run: the lowest one whose pages are all resident, in the first field that has such a run. Else, in the first
-// field that has any run, about the one with the fewest pages to touch anew; of equal ones the shortest, then the
-// lowest. The object starts at a cache line of its first 4 KiB that is a hash of the address, so that large objects do
-// not gather in the same cache sets [SuperMalloc §5].
+// Which run: where the thread gave its last object, if it can (large_near.h). Else the lowest one whose pages are all
+// resident, in the first field that has such a run. Else, in the first field that has any run, about the one with the
+// fewest pages to touch anew; of equal ones the shortest, then the lowest. The object starts at a cache line of its
+// first 4 KiB that is a hash of the address, so that large objects do not gather in the same cache sets [SuperMalloc
+// §5].
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include "space/field.h"
+#include "space/large_near.h"
 
 namespace folio {
 
 // `size` bytes (at most kLargeMost) at a multiple of `alignment` (a power of two, at most a cluster). Null if there is
 // no memory. `zeroed`: all of it reads as zero. Without `may_open` no field is opened for it, and the size has no
-// bound.
-void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open = true);
+// bound. `near`: the thread's, if the object may lie where it gave the last one.
+void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bool may_open = true,
+                  LargeNear* near = nullptr);
 
 // The most that an object of `size` bytes (at most kLargeMost) has wherever it starts.
 size_t large_good_size(size_t size);
@@ -63,7 +66,7 @@ bool large_mark_seen(void* object, bool seen);
 // at most kGranuleBytes: large_unpark returns where it starts then.
 unsigned large_granules(size_t size, size_t alignment = 1);
 void* large_unpark(void* parked, size_t size, size_t alignment, bool zeroed);  // null if it is not parked, or too small
-bool large_give(void* parked);                                                 // false if it is not parked
+bool large_give(void* parked, LargeNear* near = nullptr);                      // false if it is not parked
 void large_give_parked(Fields& fields);  // all parked objects, in the child of a fork
 
 // Parks an object and gives it. False if no live object starts there.
