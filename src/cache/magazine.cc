@@ -4,7 +4,6 @@
 #include "cache/shards.h"
 #include "space/metadata.h"
 #include "store/give.h"
-#include "sync/relaxed.h"
 
 namespace folio {
 
@@ -70,28 +69,13 @@ bool holds(const Slot* from, unsigned count, const void* object) {
 }
 
 namespace {
-
-// After the kernel has refused a page of magazines, so many calls do without. (Else each free of a thread that has none
-// made two system calls or more: 450 to 2100 ns.)
-constexpr unsigned kDoWithout = 256;
-constinit Hint<unsigned> to_do_without{0};
-
-Magazine* new_magazines() {
-  if (const unsigned calls = to_do_without.get()) {
-    to_do_without.set(calls - 1);
-    return nullptr;
-  }
-  void* const page = metadata_alloc(kPageMagazines * kMagazineBytes, kMagazineBytes);
-  if (page == nullptr) to_do_without.set(kDoWithout);
-  return static_cast<Magazine*>(page);
-}
-
+constinit MetadataSeldom pages;
 }  // namespace
 
 Magazine* magazines_get() {
   Magazine* list = find_in_shards([](unsigned shard) { return pools[shard].lists.pop(); });
   if (list == nullptr) {
-    list = new_magazines();
+    if (!pages.waits()) list = static_cast<Magazine*>(pages.alloc(kPageMagazines * kMagazineBytes, kMagazineBytes));
     if (list == nullptr) return nullptr;
     for (unsigned i = 0; i + 1 < kPageMagazines; ++i) list[i].set_next(list + i + 1);
   }

@@ -70,6 +70,7 @@ void hand_on_all(const ThreadCursors& cursors) {
 
 constinit Hint<ThreadCache*> next_check{nullptr};
 constinit Atomic<bool> checking{false};
+constinit MetadataSeldom new_caches;
 
 }  // namespace
 
@@ -77,10 +78,11 @@ ThreadCache* thread_caches_get() {
   constexpr unsigned kChecksForGone = 4;  // only a few before a cache is made: system calls
   threads.add(1);
   if (ThreadCache* cache = idle_caches.pop()) return cache;
-  if (thread_caches_find_gone(kChecksForGone) != 0) {
+  const bool waits = new_caches.waits();
+  if (!waits && thread_caches_find_gone(kChecksForGone) != 0) {
     if (ThreadCache* cache = idle_caches.pop()) return cache;
   }
-  auto* cache = static_cast<ThreadCache*>(metadata_alloc(sizeof(ThreadCache)));
+  auto* cache = waits ? nullptr : static_cast<ThreadCache*>(new_caches.alloc(sizeof(ThreadCache)));
   if (cache == nullptr) {
     threads.sub(1);
     return nullptr;

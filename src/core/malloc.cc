@@ -171,7 +171,9 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   // What is writable is limited: unmapping a cluster frees more of it than the metadata for a chunk asks for.
   const bool for_metadata = kernel_refuses && object == nullptr && metadata_charge_is_refused();
   if (for_metadata && unmap_vacant_clusters(1) != 0) object = take();
-  if (kernel_refuses && object == nullptr && lend_to_metadata()) object = take();
+  // Not if it was a free chunk that was missing until just now.
+  const bool lends = kernel_refuses && object == nullptr && metadata_is_refused();
+  if (lends && lend_to_metadata()) object = take();
   if (object == nullptr) object = allocate_in_larger_bin(bin);
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take();
   clock_after_slow_call();

@@ -83,7 +83,8 @@ void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bo
   unsigned from;
   const unsigned step = align_step > page_step ? align_step : page_step;
   Field* f = near != nullptr ? near_take(*near, count, step, &from) : nullptr;
-  if (f == nullptr) f = take_run(fields, count, step, may_open, &from);
+  const bool placed = f != nullptr;
+  if (!placed) f = take_run(fields, count, step, may_open, &from);
   const bool huge = !zeroed && size >= kLargeHugeLeast;
   if (f != nullptr && !make_usable(*f, from, count, huge)) {
     f = take_committed_run(fields, count, step, &from);
@@ -91,7 +92,7 @@ void* large_alloc(Fields& fields, size_t size, size_t alignment, bool zeroed, bo
   }
   if (f == nullptr) return nullptr;
   char* const start = granule_at(*f, from);
-  if (near != nullptr) near_note_taken(*near, start);
+  if (near != nullptr) near_note_taken(*near, start, placed);
   const size_t offset = is_hashed(alignment) ? line_offset(start) : 0;
   char* const object = start + offset;
   note_taken(*f, from, count, [&](unsigned first, unsigned n) {

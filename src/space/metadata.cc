@@ -34,6 +34,7 @@ size_t commit(void* start, size_t from, size_t to, size_t bytes) {
 }
 
 constinit Hint<bool> charge_refused{false};  // by the last commit
+constinit Hint<bool> refused_last{false};    // what was asked for last, for whatever reason
 
 // `start` to `end` of the piece was handed out. Where that crosses into another step of kTouchBytes, one system call
 // brings what is left of the step: a page by a fault of its own costs twice as much, and many have two, being read
@@ -102,7 +103,11 @@ void* alloc_from(Piece* piece, size_t bytes, size_t alignment, bool* refused) {
 
 bool metadata_charge_is_refused() { return charge_refused.get(); }
 
-void* metadata_alloc(size_t bytes, size_t alignment) {
+bool metadata_is_refused() { return refused_last.get(); }
+
+namespace {
+
+void* find_or_grow(size_t bytes, size_t alignment) {
   for (;;) {
     // [metadata-piece] acquire: sees the piece's header; pairs with the compare_exchange below.
     Piece* piece = metadata_pieces.load(order::acquire);
@@ -116,6 +121,14 @@ void* metadata_alloc(size_t bytes, size_t alignment) {
     // [metadata-piece] release: publishes the header. The loser of a race gives its piece back and uses the winner's.
     if (!metadata_pieces.compare_exchange(piece, next, order::release)) os::unreserve(next, next->bytes);
   }
+}
+
+}  // namespace
+
+void* metadata_alloc(size_t bytes, size_t alignment) {
+  void* const at = find_or_grow(bytes, alignment);
+  if ((at == nullptr) != refused_last.get()) refused_last.set(at == nullptr);
+  return at;
 }
 
 void metadata_add(void* memory, size_t bytes) {

@@ -1,5 +1,7 @@
 #include "space/large_near.h"
 
+#include <random>
+
 #include "space/large_runs.h"
 #include "unit/space/large_objects.h"
 
@@ -110,6 +112,36 @@ TEST_F(Near, OnlyWhatItTookLately) {
   EXPECT_EQ(one_.take(20), later[0]);
 }
 
+// A result that is kept does not lie in the room of a larger object that comes and goes.
+TEST_F(Near, NotWhereItKeepsWhatLiesThere) {
+  constexpr unsigned kKept = 100, kLarger = 68, kResult = 18;
+  std::minstd_rand random(7);
+  std::vector<char*> kept(kKept);
+  for (char*& result : kept) result = one_.take(kResult);
+  for (unsigned turn = 0; turn < 1000; ++turn) {
+    char*& result = kept[random() % kKept];
+    one_.give(result);
+    one_.give(one_.take(kLarger));
+    result = one_.take(kResult);
+  }
+  EXPECT_LE(static_cast<uint64_t>(delta_.resident()), kKept * kResult * step * 5 / 4);
+}
+
+// An object that is given lately does not end it.
+TEST_F(Near, GoesOnWithWhatComesAndGoes) {
+  char* const low = alloc_steps(20);
+  one_.take(20);
+  for (unsigned turn = 0; turn < 100; ++turn) {
+    char* const a = one_.take(20);
+    char* const b = one_.take(20);
+    one_.give(b);
+    one_.give(a);
+    if (turn == 0) large_free(low);
+    if (turn != 0) EXPECT_NE(a, low);
+    if (turn != 0) EXPECT_NE(b, low);
+  }
+}
+
 TEST_F(Near, ZeroedMeansZero) {
   char* const a = one_.take(20);
   const size_t bytes = 20 * step - kLineOffsetMost;
@@ -126,12 +158,13 @@ TEST_F(Near, WhateverItSaysIsChecked) {
   one_.give(a);
   Field* const f = one_.near.field;
   ASSERT_NE(f, nullptr);
-  const LargeNear wrong[] = {{f, f->granules - 10, f->granules + 10, {}, 0}, {f, 30, 10, {}, 0}, {f, 7, 7, {}, 200}};
+  const LargeNear wrong[] = {
+      {f, f->granules - 10, f->granules + 10, {}, 0, 0}, {f, 30, 10, {}, 0, 0}, {f, 7, 7, {}, 0, 200}};
   for (LargeNear near : wrong) {
     unsigned from;
     EXPECT_EQ(near_take(near, 10, 1, &from), nullptr);
     EXPECT_EQ(near.field, nullptr);
-    near_note_taken(near, a);
+    near_note_taken(near, a, false);
   }
 }
 
