@@ -364,12 +364,12 @@ void* cpu_cache_get_large(CpuCaches& caches, unsigned granules) {
   return object;
 }
 
-bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules) {
+bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules, LargeNear* near) {
   CpuCache* cache = current_cache(caches);
   LargeGone gone;
   const uint64_t bytes = uint64_t{granules} << kGranuleShift;
   if (cache == nullptr || granules > LargeList::kGranulesMost) {
-    give_parked(parked);
+    give_parked(parked, near);
     return false;
   }
   const bool ran = run_in(*cache, [&] {

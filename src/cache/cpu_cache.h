@@ -100,8 +100,9 @@ bool cpu_caches_hold(CpuCaches& caches, BinId bin, const void* object);
 
 // Takes out a parked large object of n to n + n / 4 granules, n = `granules`. Null if the cache has none, or is busy.
 void* cpu_cache_get_large(CpuCaches& caches, unsigned granules);
-// Keeps a parked large object. False if that or others, to make room, went back to their fields.
-bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules);
+// Keeps a parked large object. False if that or others, to make room, went back to their fields. `near`: the thread's,
+// for an object that no cache keeps.
+bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules, LargeNear* near = nullptr);
 
 // Drains the lists that nobody has used since the last call, or with `all` every list; without `large` no large
 // objects. Returns how many magazines and large objects were drained.

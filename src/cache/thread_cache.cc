@@ -187,7 +187,7 @@ void put_one(ThreadCache& c, BinId bin, void* object, const char* function) {
     magazine->park(cursor);
     return hand_on(c, bin, magazine, function);
   }
-  give_objects(bin, &object, 1, function);
+  give_object(bin, object, function);
 }
 
 // Sets a magazine's capacity to the bin's, as room for frees to come, unless it holds more objects.
@@ -351,7 +351,7 @@ void thread_cache_overflow(ThreadCache* cache, BinId bin, void* object, const ch
   if (full != nullptr) validate(bin, full, check_thoroughly(*cache), function);
   if (empty == nullptr) {
     // No memory for another: what this one holds goes to the folios, and it stays.
-    if (full == nullptr) return give_objects(bin, &object, 1, function);
+    if (full == nullptr) return give_object(bin, object, function);
     give_objects(bin, full->top(), full->count(), function);
     empty = full;
     full = nullptr;

@@ -76,12 +76,8 @@ void release_large(void* object, const char* function) {
     bool gone;
     const bool by_thread = keeps && thread_keep_large(cache->large, object, granules, &gone);
     if (by_thread && !gone) return;
-    if (granules > LargeList::kGranulesMost) {
-      give_parked(object, cache != nullptr ? &cache->near : nullptr);
-      kept = false;
-    } else {
-      kept = !by_thread && cpu_cache_put_large(process_caches, object, granules);
-    }
+    LargeNear* const near = cache != nullptr ? &cache->near : nullptr;
+    kept = !by_thread && cpu_cache_put_large(process_caches, object, granules, near);
   }
   kept ? clock_after_light_call() : clock_after_large_bytes(0);
 }
@@ -115,7 +111,7 @@ void release_slow(void* object, const char* function) noexcept {
   if (ThreadCache* cache = thread_cache()) {
     thread_cache_overflow(cache, bin_id(code), object, function);
   } else {
-    give_objects(bin_id(code), &object, 1, function);
+    give_object(bin_id(code), object, function);
   }
   clock_after_slow_call();
 }

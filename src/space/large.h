@@ -11,7 +11,7 @@
 // Of several threads that take overlapping runs, the one furthest up meets nobody above it, so one succeeds. A thread
 // that stops in between keeps these granules from the others, nothing else.
 //
-// Which run: where the thread gave its last object, if it can (large_near.h). Else the lowest one whose pages are all
+// Which run: where the thread gave its last object, where large_near.h says so. Else the lowest one whose pages are all
 // resident, in the first field that has such a run. Else, in the first field that has any run, about the one with the
 // fewest pages to touch anew; of equal ones the shortest, then the lowest. The object starts at a cache line of its
 // first 4 KiB that is a hash of the address, so that large objects do not gather in the same cache sets [SuperMalloc

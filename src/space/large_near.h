@@ -1,12 +1,12 @@
 // Where a thread takes its next large object, if it can: where it gave the last one. What lies there is still in its
 // core's cache; the lowest free run, which an object gets else, was often another core's, whose lines have to come from
-// there. (Threads that take buffers of 20 KB to 1.1 MB in turns, write and free them: 0.57 to 0.9 of the time. Of 100
-// granules 24 had last been another thread's, and none are.)
+// there. (Threads that take buffers of 20 KB to 1.1 MB in turns, write and free them: 0.6 to 0.9 of the time.)
 //
 // Nothing is kept back: others may take it, and a purge may. So that objects stay together all the same, this holds
 //
-// - only for what the thread took as one of its last kTaken objects, as older ones have left the cache. (With every
-//   object that it gave, random replacement took up to 1.08 of the memory, buffers of up to 8 MiB 1.23 of the time.)
+// - only for what the thread took as one of its last kTaken objects, as older ones have left the cache. (2 and 8
+//   do as well. With every object that it gave, random replacement took up to 1.08 of the memory, and buffers of up to
+//   8 MiB 1.23 of the time.)
 // - only where the next object fits, and uses a quarter or more. (Half: 0.72 to 0.88 of the time; with any, one thread
 //   with 16 buffers took 1.16.)
 // - only while objects that were placed so are given before the thread has taken kTaken others: after one that was not,
@@ -24,16 +24,15 @@ namespace folio {
 
 struct LargeNear {
   static constexpr unsigned kTaken = 4;
-  static constexpr unsigned kPartShift = 2;  // an object is to use 1/2^this of what is free
-
+  static constexpr unsigned kPartShift = 2;  // an object is to use 1/2^this of what is free, or more
   static constexpr uint16_t kPause = 1024;
+  static constexpr uintptr_t kPlaced = 1;  // a mark of `taken`: near_take had placed it
 
   Field* field;             // null: nothing is known
   uint32_t from, end;       // neighbouring granules of it that the thread gave last
-  uintptr_t taken[kTaken];  // where the last objects start that it took, and kPlaced
+  uintptr_t taken[kTaken];  // where the last objects start that it took, and has not given; | kPlaced
   uint16_t pause;           // so many are not to be placed
-  uint8_t hand;             // the next of `taken`
-  static constexpr uintptr_t kPlaced = 1;
+  uint8_t hand;             // the next place in `taken`
 };
 
 // After the thread took an object, `placed` by near_take or not; and after it gave one.

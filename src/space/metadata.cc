@@ -34,7 +34,7 @@ size_t commit(void* start, size_t from, size_t to, size_t bytes) {
 }
 
 constinit Hint<bool> charge_refused{false};  // by the last commit
-constinit Hint<bool> refused_last{false};    // what was asked for last, for whatever reason
+constinit Hint<bool> refused_last{false};    // the last metadata_alloc, for whatever reason
 
 // `start` to `end` of the piece was handed out. Where that crosses into another step of kTouchBytes, one system call
 // brings what is left of the step: a page by a fault of its own costs twice as much, and many have two, being read
@@ -135,12 +135,11 @@ void metadata_add(void* memory, size_t bytes) {
   auto* const piece = static_cast<Piece*>(memory);
   piece->committed.store(bytes, order::relaxed);  // relaxed: published below
   piece->bytes = bytes;
-  piece->used.store(sizeof(Piece), order::relaxed);  // relaxed: published below
-  // [metadata-piece] acquire: another one may have come meanwhile; pairs with the compare_exchange.
-  Piece* first = metadata_pieces.load(order::acquire);
+  piece->used.store(sizeof(Piece), order::relaxed);     // relaxed: published below
+  Piece* first = metadata_pieces.load(order::relaxed);  // relaxed: a guess
   do {
     piece->previous = first;
-    // [metadata-piece] release: publishes the header.
+    // [metadata-piece] release: publishes the header; pairs with the loads in metadata_alloc and metadata_holds.
   } while (!metadata_pieces.compare_exchange(first, piece, order::release));
 }
 

@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -70,6 +72,25 @@ TEST_F(ThreadCacheTest, AChildHandsOnWhatItsParentsThreadsCached) {
     push_all(bin, objects);
   });
   thread_cache_end(mine);  // so that this thread leaves nothing either
+}
+
+// A thread without a cache does not ask for one in each call once there was no memory; and it gets one later.
+TEST_F(ThreadCacheTest, ARefusedCacheIsAskedForSeldom) {
+  if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
+  const int result = in_child([] {
+    rlimit limit;
+    if (getrlimit(RLIMIT_DATA, &limit) != 0) return kCannot;
+    const rlimit tight{4096, limit.rlim_max};
+    if (setrlimit(RLIMIT_DATA, &tight) != 0) return kCannot;
+    while (thread_caches_get() != nullptr) {
+    }
+    if (setrlimit(RLIMIT_DATA, &limit) != 0) return kCannot;
+    unsigned without = 0;
+    while (thread_caches_get() == nullptr && without < 100000) ++without;
+    return without >= 10 && without <= 1000 ? kPassed : kFailed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "no limit on data can be set here";
+  EXPECT_EQ(result, kPassed);
 }
 
 // A thread's cache whose cursors are said to lie in `storage`, as if it had gone without a word and this were its
