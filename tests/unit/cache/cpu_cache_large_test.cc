@@ -26,6 +26,26 @@ TEST_F(CpuCacheTest, ALargeObjectComesBackToWhoWantsAboutAsMuch) {
   large_give(object);
 }
 
+// Where it gave an object that no cache keeps is known to the thread, if it is not alone.
+TEST_F(CpuCacheTest, WhereAThreadGaveItsLastObject) {
+  if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
+  constexpr unsigned kGranules = LargeList::kGranulesMost + 1;
+  const auto give = [&](LargeNear& near) {
+    const size_t size = kGranules * kGranule - kLineOffsetMost;
+    void* const object = large_alloc(process_fields, size, 1, false, true, &near);
+    ASSERT_EQ(large_park(object), kGranules);
+    EXPECT_FALSE(cpu_cache_put_large(caches, object, kGranules, &near));
+  };
+  LargeNear near{};
+  caches.depot.shared.set(false);
+  give(near);
+  EXPECT_EQ(near.field, nullptr) << "alone";
+  depot_set_shared(caches.depot);
+  give(near);
+  EXPECT_NE(near.field, nullptr);
+  EXPECT_EQ(parked_bytes(), 0u);
+}
+
 TEST_F(CpuCacheTest, LargeObjectsAreBoundedAndTheOldestGo) {
   if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
   void* const big = parked(17);
