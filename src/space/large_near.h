@@ -13,6 +13,8 @@
 //   the next kPause ones lie elsewhere. (Without that, a program that took 8 MB, gave it, and kept a result of 2 MB, in
 //   turns, had 2 to 2.5 times the memory: each result lay in the room of the next 8 MB.)
 //
+// In a process of one thread there is no such cache but its own, and nothing is noted (cache/cpu_cache.cc).
+//
 // Who may touch it: the thread; also its signal handler in the middle of a call, so nothing in it is trusted.
 #pragma once
 
