@@ -17,6 +17,7 @@ namespace {
 
 // 0: not asked yet, 1: no, 2: yes.
 constinit Hint<int> transactions{0};
+constinit MetadataSeldom new_caches;
 
 FOLIO_NOINLINE int detect_transactions() {
   transactions.set(arch::Transaction::has() ? 2 : 1);
@@ -45,7 +46,7 @@ FOLIO_INLINE bool run_in(CpuCache& cache, Body&& body) {
 }
 
 FOLIO_NOINLINE CpuCache* make_cache(CpuCaches& caches, Atomic<CpuCache*>& entry) {
-  auto* fresh = static_cast<CpuCache*>(metadata_alloc(sizeof(CpuCache)));
+  auto* fresh = new_caches.waits() ? nullptr : static_cast<CpuCache*>(new_caches.alloc(sizeof(CpuCache)));
   CpuCache* found = nullptr;
   if (fresh == nullptr) return nullptr;
   // [cpu-cache] release: publishes only zeros, and that they are committed. The loser of a race loses its copy.
@@ -66,7 +67,6 @@ FOLIO_INLINE CpuCache* current_cache(CpuCaches& caches) {
 }
 
 constexpr uint64_t kSpareShare = 16;
-
 // One cache's budget for objects of bins, and the least of the budgets below.
 uint64_t small_budget(const CpuCaches& caches) {
   const auto budget = static_cast<uint64_t>(options.cpu_cache) << 10;

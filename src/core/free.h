@@ -46,11 +46,18 @@ void release_sized_slow(void* object, size_t size, const char* function) noexcep
 
 FOLIO_INLINE void release_sized(void* object, size_t size, const char* function) {
   const unsigned cursor = cursor_offset_at(object);
-  // A code that is no bin has size 0 here.
-  const bool fits = __builtin_expect(size <= kSmallTableMost, true) ? front_small_cursor(size) == cursor
-                                                                    : size <= kSizes.info[cursor / kCursorBytes].size;
-  if (__builtin_expect(!fits, false)) return release_sized_slow(object, size, function);
-  release_at(cursor, object, function);
+  if (__builtin_expect(size > kSmallTableMost, false)) {
+    // A code that is no bin has size 0 here.
+    if (size > kSizes.info[cursor / kCursorBytes].size) return release_sized_slow(object, size, function);
+    return release_at(cursor, object, function);
+  }
+  const unsigned expected = front_small_cursor(size);
+  unsigned of_size = expected;
+  asm("" : "+r"(of_size));  // the compiler would take either of two equal numbers
+  if (__builtin_expect(expected != cursor, false)) return release_sized_slow(object, size, function);
+  // The one that is there without the object: where a program allocates and frees by turns, the next malloc waits for
+  // this cursor, which otherwise waits for the entry, which waits for that object.
+  release_at(of_size, object, function);
 }
 
 // The same for aligned objects, whose bin does not follow from their size alone.

@@ -29,9 +29,6 @@ extern "C" {
 [[gnu::weak]] extern void* __libc_stack_end;
 }
 
-#ifndef MREMAP_DONTUNMAP
-#define MREMAP_DONTUNMAP 4
-#endif
 #ifndef AT_RSEQ_FEATURE_SIZE
 #define AT_RSEQ_FEATURE_SIZE 27
 #endif
@@ -158,23 +155,6 @@ bool purge(void* address, size_t bytes) {
   return !failed(call(SYS_madvise, address, bytes, MADV_DONTNEED)) && advice_purges();
 }
 
-namespace {
-
-bool move_range(char* from, char* to, size_t bytes) {
-  // MREMAP_DONTUNMAP (Linux 5.7) leaves `from` mapped and empty, so no other thread's mmap can land there.
-  if (failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to))) return false;
-  // qemu-user does the same, but then takes `from` for unmapped: it ignores purges of it, and faults where aarch64's
-  // memset clears whole cache lines. A new mapping of the empty range makes it known again. Whether it is needed shows
-  // a system call that reads an empty signal set from there, which any sandbox allows.
-  if (call(SYS_rt_sigprocmask, SIG_BLOCK, from, nullptr, 8) == -EFAULT) map(bytes, PROT_READ | PROT_WRITE, from);
-  return true;
-}
-
-// By an advice that changes nothing: a part may be reserved only, and is not to be charged.
-bool is_mapped(char* address, size_t bytes) { return call(SYS_madvise, address, bytes, MADV_NORMAL) != -ENOMEM; }
-
-}  // namespace
-
 unsigned purge_some(const PageRange* ranges, unsigned count) {
   static_assert(sizeof(PageRange) == sizeof(iovec) && offsetof(PageRange, bytes) == offsetof(iovec, iov_len));
   constexpr long kProcessMadvise = 440, kSelf = -10000;  // PIDFD_SELF: no descriptor is opened for it
@@ -189,22 +169,6 @@ unsigned purge_some(const PageRange* ranges, unsigned count) {
     left -= ranges[i].bytes;
   }
   return count;
-}
-
-size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroyed) {
-  auto* source = static_cast<char*>(from);
-  auto* target = static_cast<char*>(to);
-  *destroyed = false;
-  if (move_range(source, target, bytes)) return bytes;
-  size_t moved = 0;
-  while (moved < bytes && move_range(source + moved, target + moved, step)) moved += step;
-  // The kernel checks arguments and limits before it unmaps the target, but may run out of memory after it. What was
-  // moved goes back then: `from` still is mapped there.
-  if (moved < bytes && !is_mapped(target + moved, bytes - moved)) {
-    while (moved > 0 && move_range(target + moved - step, source + moved - step, step)) moved -= step;
-    *destroyed = true;
-  }
-  return *destroyed ? 0 : moved;
 }
 
 namespace {

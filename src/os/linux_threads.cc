@@ -181,7 +181,8 @@ bool in_first_thread() { return call(SYS_gettid) == call(SYS_getpid); }
 
 bool first_thread_left() {
   char target[8];  // as much of it as fits
-  return call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", target, sizeof target) == -ENOENT;
+  // Without /proc, or with that of another PID namespace, all of it is missing.
+  return call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", target, sizeof target) == -ENOENT && thread_total() != 0;
 }
 
 }  // namespace folio::os

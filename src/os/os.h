@@ -69,10 +69,11 @@ struct PageRange {
 };
 unsigned purge_some(const PageRange* ranges, unsigned count);
 
-// Moves the pages of [from, from + bytes) to `to`, which was reserved; what was moved reads as zero at `from`. Returns
-// how many bytes, from the start, were moved: all of them, or a multiple of `step` that is less. *destroyed: nothing
-// was moved and `to` must not be used any more.
-size_t move_pages(void* from, void* to, size_t bytes, size_t step, bool* destroyed);
+// Moves the first `used` bytes of `from` to `to`, which was reserved and is writable for as long: of the first `bytes`,
+// a multiple of `step`, the pages, and copies what the kernel does not move. `bytes` is what `to` has at least, and may
+// be 0. Returns how many bytes, from the start, were moved as pages: they read as zero at `from`. *destroyed: nothing
+// was moved or copied and `to` must not be used any more.
+size_t move_pages(void* from, void* to, size_t bytes, size_t used, size_t step, bool* destroyed);
 
 // Copies ranges of this process's memory that may be unmapped at any time, by a system call that a filter may forbid:
 // for statistics. Returns how many ranges were copied, from the first on: fewer than `count` (at most kPeekMost) where

@@ -360,12 +360,12 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   const bool fresh = target->touched_bytes == 0;
   if (!may_be_huge()) withdraw(*target);
   touch(*block);
-  // Whole clusters, so that the kernel's mappings only ever split between them: before Linux 6.17 one move needs one
-  // mapping. Where the rest of the last one cannot be committed, all is copied.
+  // Whole clusters, so that the kernel's mappings only ever split between them: a step needs one mapping. Where the
+  // rest of the last one cannot be committed, all is copied.
   const size_t bytes = round_up(block->usable_bytes, kClusterBytes);
   bool destroyed = false;
-  const size_t moved =
-      commit(*block, bytes) ? os::move_pages(block->base, target->base, bytes, kClusterBytes, &destroyed) : 0;
+  const size_t moved = os::move_pages(block->base, target->base, commit(*block, bytes) ? bytes : 0, block->usable_bytes,
+                                      kClusterBytes, &destroyed);
   if (destroyed) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
     enter(*target, kCodeNone, kCodeNone);
@@ -375,9 +375,6 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
     reserved.sub(target->reserved_bytes);
     target->state.store(kHugeGone, order::relaxed);  // relaxed: nobody else knows it
     return nullptr;
-  }
-  if (moved < block->usable_bytes) {
-    __builtin_memcpy(target->base + moved, block->base + moved, block->usable_bytes - moved);
   }
   if (target->touched_bytes < bytes) target->touched_bytes = bytes;
   if (moved == bytes && target->committed_bytes < bytes) target->committed_bytes = bytes;

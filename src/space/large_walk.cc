@@ -34,14 +34,15 @@ LargeStats large_stats(const Fields& fields) {
 
 void large_give_parked(Fields& fields) {
   for (Field* f = first_field(fields); f != nullptr; f = next_field(*f)) {
-    for (unsigned g = 0; g < f->granules; ++g) {
+    for (unsigned g = 0; g < f->granules;) {
       // Relaxed: the child has one thread. Where nothing is taken no entry was ever touched, most often.
-      if (g % 64 == 0 && f->occupancy(g / 64).load(order::relaxed) == 0) {
-        g += 63;
+      if (f->occupancy(g / 64).load(order::relaxed) >> g % 64 == 0) {
+        g = (g | 63) + 1;
         continue;
       }
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
       if (is_parked(entry)) large_give(f->base + (size_t{g} << kGranuleShift));
+      g += entry != 0 ? granules_in(entry) : 1;
     }
   }
 }

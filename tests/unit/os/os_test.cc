@@ -200,88 +200,6 @@ TEST(Os, ThreadTotalCountsThreadsThatNeverAllocated) {
   EXPECT_EQ(os::thread_total(), before);
 }
 
-// What move_pages said.
-struct Moved {
-  size_t bytes;
-  bool destroyed;
-};
-Moved move_pages(const Reserved& from, const Reserved& to, size_t bytes, size_t step) {
-  bool destroyed = true;
-  const size_t moved = os::move_pages(from.at(), to.at(), bytes, step, &destroyed);
-  return {moved, destroyed};
-}
-
-TEST(Os, MovePagesMovesContentsAndLeavesZeroes) {
-  constexpr size_t kPages = 300;
-  const Reserved from(kPages * page), to(kPages * page);
-  for (size_t i = 0; i < kPages * page; ++i) from.at()[i] = static_cast<char>(i / 7);
-  memset(to.at(), 99, kPages * page);
-  const Moved moved = move_pages(from, to, kPages * page, 10 * page);
-  EXPECT_FALSE(moved.destroyed);
-  if (moved.bytes == 0) GTEST_SKIP() << "this kernel (before 5.7, or an emulator) cannot";
-  ASSERT_EQ(moved.bytes, kPages * page);
-  EXPECT_TRUE(all_zero(from.at(), kPages * page));
-  for (size_t i = 0; i < kPages * page; ++i) ASSERT_EQ(to.at()[i], static_cast<char>(i / 7)) << i;
-}
-
-// The block is used again, so system calls must still know it.
-TEST(Os, WhatPagesWereMovedFromIsAsGoodAsNew) {
-  constexpr size_t kBytes = 4 * kMiB;
-  const Reserved from(kBytes), to(kBytes);
-  memset(from.at(), 1, kBytes);
-  if (move_pages(from, to, kBytes, kBytes).bytes == 0) GTEST_SKIP() << "this kernel cannot";
-  memset(from.at(), 0, kBytes);  // by cache lines where the processor can
-  memset(from.at(), 2, kBytes);
-  EXPECT_TRUE(os::purge(from.at(), kBytes));
-  EXPECT_TRUE(all_zero(from.at(), kBytes));
-  memset(from.at(), 3, kBytes);
-  EXPECT_EQ(move_pages(from, to, kBytes, kBytes).bytes, kBytes) << "a second time";
-  EXPECT_EQ(to.at()[kBytes - 1], 3);
-  EXPECT_TRUE(os::purge(to.at(), kBytes));
-  EXPECT_TRUE(all_zero(to.at(), kBytes));
-}
-
-TEST(Os, MovePagesGoesOnWhereOneMappingEnds) {
-  // Moved pages keep their old place in their mapping's numbering, so that what was moved once is a mapping of its own.
-  constexpr size_t kStep = 4;
-  const Reserved first(kStep * page), from(3 * kStep * page), to(3 * kStep * page);
-  memset(first.at(), 1, kStep * page);
-  if (move_pages(first, from, kStep * page, kStep * page).bytes == 0) GTEST_SKIP() << "this kernel cannot";
-  memset(from.at() + kStep * page, 2, kStep * page);
-  memset(from.at() + 2 * kStep * page, 3, kStep * page);
-  const Moved moved = move_pages(from, to, 3 * kStep * page, kStep * page);
-  EXPECT_EQ(moved.bytes, 3 * kStep * page);
-  EXPECT_FALSE(moved.destroyed);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(to.at()[i * kStep * page], static_cast<char>(i + 1));
-    EXPECT_EQ(to.at()[(i + 1) * kStep * page - 1], static_cast<char>(i + 1));
-  }
-  EXPECT_TRUE(all_zero(from.at(), 3 * kStep * page));
-}
-
-TEST(Os, MovePagesOfUnmappedSpaceChangesNothing) {
-  Reserved from(4 * page), to(4 * page);
-  from.unmap(0, 4 * page);
-  memset(to.at(), 5, 4 * page);
-  errno = 0;
-  const Moved moved = move_pages(from, to, 4 * page, page);
-  EXPECT_EQ(moved.bytes, 0u);
-  EXPECT_FALSE(moved.destroyed);
-  EXPECT_EQ(errno, 0);
-  EXPECT_EQ(to.at()[0], 5);
-  EXPECT_EQ(to.at()[4 * page - 1], 5);
-}
-
-TEST(Os, MovePagesTellsWhenTheTargetIsNotMapped) {
-  if (kEmulated) GTEST_SKIP() << "an emulator does not pass on the advice that tells";
-  Reserved from(128 * page), to(128 * page);
-  from.unmap(0, 128 * page);
-  to.unmap(127 * page, page);  // in the second step of the residency check
-  const Moved moved = move_pages(from, to, 128 * page, 128 * page);
-  EXPECT_EQ(moved.bytes, 0u);
-  EXPECT_TRUE(moved.destroyed);
-}
-
 TEST(Os, CpuIsASmallNumberInEveryThread) {
   const auto most = static_cast<unsigned>(sysconf(_SC_NPROCESSORS_CONF));
   EXPECT_LT(os::cpu(), most);
@@ -391,6 +309,18 @@ TEST(Os, TheFirstThreadHasLeftAfterPthreadExit) {
     return kFailed;
   });
   if (result == kCannot) GTEST_SKIP() << "no /proc here";
+  EXPECT_EQ(result, kPassed);
+}
+
+TEST(Os, WithoutProcItIsNotKnownWhetherTheFirstThreadHasLeft) {
+  const int result = in_child([] {
+    char folder[] = "/tmp/folio-os-test-XXXXXX";
+    if (mkdtemp(folder) == nullptr) return kCannot;
+    const bool inside = chroot(folder) == 0;
+    if (!inside) rmdir(folder);
+    return !inside ? kCannot : os::first_thread_left() ? kFailed : kPassed;
+  });
+  if (result == kCannot) GTEST_SKIP() << "only root may";
   EXPECT_EQ(result, kPassed);
 }
 

@@ -1,0 +1,210 @@
+#include <errno.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "unit/child.h"
+#include "unit/os/reserved.h"
+#include "unit/support.h"
+
+using namespace folio_test;
+
+namespace {
+
+// What move_pages said.
+struct Moved {
+  size_t bytes;
+  bool destroyed;
+};
+Moved move_pages(const Reserved& from, const Reserved& to, size_t bytes, size_t used, size_t step) {
+  bool destroyed = true;
+  const size_t moved = os::move_pages(from.at(), to.at(), bytes, used, step, &destroyed);
+  return {moved, destroyed};
+}
+
+TEST(LinuxMove, ContentsMoveAndZeroesAreLeft) {
+  constexpr size_t kPages = 300;
+  const Reserved from(kPages * page), to(kPages * page);
+  for (size_t i = 0; i < kPages * page; ++i) from.at()[i] = static_cast<char>(i / 7);
+  memset(to.at(), 99, kPages * page);
+  const Moved moved = move_pages(from, to, kPages * page, kPages * page, 10 * page);
+  EXPECT_FALSE(moved.destroyed);
+  for (size_t i = 0; i < kPages * page; ++i) ASSERT_EQ(to.at()[i], static_cast<char>(i / 7)) << i;
+  if (moved.bytes == 0) GTEST_SKIP() << "this kernel (before 5.7, or an emulator) cannot: it was copied";
+  ASSERT_EQ(moved.bytes, kPages * page);
+  EXPECT_TRUE(all_zero(from.at(), kPages * page));
+}
+
+// The block is used again, so system calls must still know it.
+TEST(LinuxMove, WhatPagesWereMovedFromIsAsGoodAsNew) {
+  constexpr size_t kBytes = 4 * kMiB;
+  const Reserved from(kBytes), to(kBytes);
+  memset(from.at(), 1, kBytes);
+  if (move_pages(from, to, kBytes, kBytes, kBytes).bytes == 0) GTEST_SKIP() << "this kernel cannot";
+  memset(from.at(), 0, kBytes);  // by cache lines where the processor can
+  memset(from.at(), 2, kBytes);
+  EXPECT_TRUE(os::purge(from.at(), kBytes));
+  EXPECT_TRUE(all_zero(from.at(), kBytes));
+  memset(from.at(), 3, kBytes);
+  EXPECT_EQ(move_pages(from, to, kBytes, kBytes, kBytes).bytes, kBytes) << "a second time";
+  EXPECT_EQ(to.at()[kBytes - 1], 3);
+  EXPECT_TRUE(os::purge(to.at(), kBytes));
+  EXPECT_TRUE(all_zero(to.at(), kBytes));
+}
+
+TEST(LinuxMove, WhereTheSourceIsSeveralMappings) {
+  // Moved pages keep their old place in their mapping's numbering, so that what was moved once is a mapping of its own.
+  constexpr size_t kStep = 4;
+  const Reserved first(kStep * page), from(3 * kStep * page), to(3 * kStep * page);
+  memset(first.at(), 1, kStep * page);
+  if (move_pages(first, from, kStep * page, kStep * page, kStep * page).bytes == 0) GTEST_SKIP() << "it cannot";
+  memset(from.at() + kStep * page, 2, kStep * page);
+  memset(from.at() + 2 * kStep * page, 3, kStep * page);
+  const Moved moved = move_pages(from, to, 3 * kStep * page, 3 * kStep * page, kStep * page);
+  EXPECT_EQ(moved.bytes, 3 * kStep * page);
+  EXPECT_FALSE(moved.destroyed);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(to.at()[i * kStep * page], static_cast<char>(i + 1));
+    EXPECT_EQ(to.at()[(i + 1) * kStep * page - 1], static_cast<char>(i + 1));
+  }
+  EXPECT_TRUE(all_zero(from.at(), 3 * kStep * page));
+}
+
+TEST(LinuxMove, NothingIsMovedOfUnmappedSpace) {
+  Reserved from(4 * page), to(4 * page);
+  from.unmap(0, 4 * page);
+  errno = 0;
+  const Moved moved = move_pages(from, to, 4 * page, 0, page);
+  EXPECT_EQ(moved.bytes, 0u);
+  EXPECT_FALSE(moved.destroyed);
+  EXPECT_EQ(errno, 0);
+  EXPECT_TRUE(all_zero(to.at(), 4 * page));
+}
+
+// mremap in this process, for good, as a kernel that fails at some step: memcpy, in a handler of the filter's signal.
+constexpr size_t kStep = 4, kSteps = 6;
+struct Kernel {
+  size_t longest = kStep * page;     // more in one call is several mappings
+  const char* fails_from = nullptr;  // the source of the step that cannot be moved
+  bool back_fails = false;           // nor can any step after it
+  bool unmaps = true;                // the target first, as before Linux 6.17
+  size_t moves = 0;                  // pages that are moved before it fails, as since then
+  size_t takes = 0;                  // pages of the hole that another thread's mmap gets
+  char* taken = nullptr;
+  bool failed = false;
+};
+Kernel kernel;
+
+// The filter lets through what the handler does.
+long mremap_as_kernel(char* from, size_t bytes, char* to) {
+  auto move = [](char* source, char* target, size_t n) {
+    if (mmap(target, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) return;
+    memcpy(target, source, n);
+    madvise(source, n, MADV_DONTNEED);
+  };
+  if (bytes > kernel.longest || from == kernel.fails_from || (kernel.failed && kernel.back_fails)) {
+    kernel.failed = true;
+    if (kernel.unmaps) munmap(to, bytes);
+    if (kernel.moves != 0) move(from, to, kernel.moves * page);
+    if (kernel.takes != 0 && kernel.taken == nullptr) {
+      kernel.taken = static_cast<char*>(mmap(to, kernel.takes * page, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+      if (kernel.taken == to) memset(to, 0x5a, kernel.takes * page);
+    }
+    return -EFAULT;
+  }
+  move(from, to, bytes);
+  return reinterpret_cast<long>(to);
+}
+
+bool as_kernel() {
+  struct sigaction action {};
+  action.sa_flags = SA_SIGINFO;
+  action.sa_sigaction = [](int, siginfo_t*, void* context) {
+    mcontext_t& m = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    m.gregs[REG_RAX] =
+        mremap_as_kernel(reinterpret_cast<char*>(m.gregs[REG_RDI]), static_cast<size_t>(m.gregs[REG_RSI]),
+                         reinterpret_cast<char*>(m.gregs[REG_R8]));
+#else
+    m.regs[0] = static_cast<uint64_t>(
+        mremap_as_kernel(reinterpret_cast<char*>(m.regs[0]), m.regs[1], reinterpret_cast<char*>(m.regs[4])));
+#endif
+  };
+  return sigaction(SIGSYS, &action, nullptr) == 0 && filter_call(SYS_mremap, SECCOMP_RET_TRAP);
+}
+
+bool filled(const char* at) {
+  for (size_t i = 0; i < kSteps * kStep; ++i) {
+    // A page in five is zero.
+    if (at[i * page] != static_cast<char>(i % 5) || at[(i + 1) * page - 1] != static_cast<char>(i % 5)) return false;
+  }
+  return true;
+}
+
+// Moves kSteps steps, the kernel's way, over a target that was used before. The result where all bytes are at the
+// target, or destroyed and all at the source still.
+int moves(size_t expected, bool destroyed, bool (*then)(const Reserved& to) = nullptr) {
+  const int result = in_child([&] {
+    const Reserved from(kSteps * kStep * page), to(kSteps * kStep * page);
+    for (size_t i = 0; i < kSteps * kStep; ++i) memset(from.at() + i * page, static_cast<int>(i % 5), page);
+    memset(to.at(), 99, kSteps * kStep * page);
+    if (kernel.fails_from != nullptr) kernel.fails_from = from.at() + 2 * kStep * page;
+    if (!as_kernel()) return kCannot;
+    const size_t all = kSteps * kStep * page;
+    const Moved moved = move_pages(from, to, all, all, kStep * page);
+    if (moved.bytes != expected * page || moved.destroyed != destroyed) return kFailed;
+    if (!filled(destroyed ? from.at() : to.at())) return kFailed;
+    return then == nullptr || then(to) ? kPassed : kFailed;
+  });
+  return result;
+}
+
+class LinuxMoveBy : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (in_child([] { return filter_call(SYS_mremap, SECCOMP_RET_TRAP) ? kPassed : kCannot; }) != kPassed) {
+      GTEST_SKIP() << "no filters here";
+    }
+    kernel = {};
+  }
+  static constexpr char kSomewhere = 0;
+};
+
+TEST_F(LinuxMoveBy, NoCallIsLongerThanAStep) {
+  kernel.takes = kStep;
+  EXPECT_EQ(moves(kSteps * kStep, false, [](const Reserved&) { return kernel.taken == nullptr; }), kPassed);
+}
+
+TEST_F(LinuxMoveBy, AHoleIsFilledAndTheRestCopied) {
+  kernel.fails_from = &kSomewhere;
+  EXPECT_EQ(moves(2 * kStep, false), kPassed);
+}
+
+TEST_F(LinuxMoveBy, WhatTheKernelLeftMappedIsCopiedTo) {
+  kernel.fails_from = &kSomewhere;
+  kernel.unmaps = false;
+  EXPECT_EQ(moves(2 * kStep, false), kPassed);
+}
+
+TEST_F(LinuxMoveBy, PagesThatHadMovedBeforeTheFailureStay) {
+  kernel.fails_from = &kSomewhere;
+  kernel.unmaps = false;
+  kernel.moves = 2;
+  EXPECT_EQ(moves(2 * kStep, false), kPassed);
+}
+
+TEST_F(LinuxMoveBy, WhereAnotherMappingGotTheHoleAllGoesBack) {
+  kernel.fails_from = &kSomewhere;
+  kernel.takes = 1;
+  EXPECT_EQ(moves(0, true, [](const Reserved&) { return kernel.taken[0] == 0x5a && kernel.taken[page - 1] == 0x5a; }),
+            kPassed);
+}
+
+TEST_F(LinuxMoveBy, WhatCannotGoBackAsPagesIsCopiedBack) {
+  kernel.fails_from = &kSomewhere;
+  kernel.takes = 1;
+  kernel.back_fails = true;
+  EXPECT_EQ(moves(0, true, [](const Reserved&) { return kernel.taken[0] == 0x5a; }), kPassed);
+}
+
+}  // namespace
