@@ -62,7 +62,7 @@ TEST_F(LargeHuge, ZeroesAreThoseOfTheKernelOrMade) {
 }
 
 TEST_F(LargeHuge, NotForZeroesNorSmallerOnesNorWhereItIsRefused) {
-  std::vector<char*> objects = {alloc(3 * kMiB, 1, true), alloc(200 * kKiB)};
+  std::vector<char*> objects = {alloc(3 * kMiB, 1, true), alloc(200 * kKiB), alloc(256 * kKiB)};
   options.huge_pages = kHugePagesNever;
   objects.push_back(alloc(3 * kMiB));
   options.huge_pages = kHugePagesAuto;
