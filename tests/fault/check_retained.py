@@ -83,7 +83,7 @@ class Retained(unittest.TestCase):
     def test_quiet_threads(self) -> None:
         """Two ticks later caches of threads are left, and a tick of the housekeeper may be late."""
         bound = 2 * (4 * 32 + 8 * MIB)
-        self.holds(bound, "decay:200", "decay:600000,dirty_floor:1048576", "quiet", 3000)
+        self.holds(bound, "decay:200", "decay:600000,dirty_floor:1048576", "quiet", 1000)
 
     def test_survivors(self) -> None:
         for size in (16, 40, 200, 1000, 5000, 30000):

@@ -179,7 +179,8 @@ void dirty_alone(size_t least, size_t most, unsigned turns) {
   say(0);
 }
 
-// What is left when several threads have become quiet, after so many milliseconds.
+// What is left when several threads have become quiet, once three looks, so many milliseconds apart, have found no
+// less: a loaded machine is slow to purge.
 void quiet(unsigned ms) {
   Threads threads(4, [](unsigned i) {
     Random random(i);
@@ -189,7 +190,13 @@ void quiet(unsigned ms) {
   });
   resident_before = resident();
   threads.run();
-  usleep(ms * 1000);
+  size_t least = resident();
+  for (unsigned looks = 0, same = 0; same < 3 && looks < 20; ++looks) {
+    usleep(ms * 1000);
+    const size_t now = resident();
+    same = now < least ? 0 : same + 1;
+    least = now < least ? now : least;
+  }
   say(0);
   threads.end();
 }
