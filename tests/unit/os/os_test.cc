@@ -313,13 +313,12 @@ TEST(Os, TheFirstThreadHasLeftAfterPthreadExit) {
 }
 
 TEST(Os, WithoutProcItIsNotKnownWhetherTheFirstThreadHasLeft) {
-  const int result = in_child([] {
-    char folder[] = "/tmp/folio-os-test-XXXXXX";
-    if (mkdtemp(folder) == nullptr) return kCannot;
-    const bool inside = chroot(folder) == 0;
-    if (!inside) rmdir(folder);
-    return !inside ? kCannot : os::first_thread_left() ? kFailed : kPassed;
+  char folder[] = "/tmp/folio-os-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const int result = in_child([&] {
+    return chroot(folder) != 0 ? kCannot : os::first_thread_left() ? kFailed : kPassed;
   });
+  rmdir(folder);
   if (result == kCannot) GTEST_SKIP() << "only root may";
   EXPECT_EQ(result, kPassed);
 }
