@@ -120,7 +120,7 @@ TEST(HugePace, WhereTheyAreOffThereIsAPause) {
     while (trust_huge_pages()) {  // none is timed while some are trusted
     }
     // On a slow machine a pause may be over before the next line. Each is twice as long as the one before.
-    for (size_t size = 64; size <= 2048 && huge_pages_due(); size *= 2) huge_of_many(bin_of(size));
+    for (size_t size = 64; size <= 2048 && huge_pages_due(); size += size / 4) huge_of_many(bin_of(size));
     EXPECT_FALSE(huge_pages_due());
     return ::testing::Test::HasFailure() ? kFailed : kPassed;
   });
