@@ -19,18 +19,24 @@ namespace {
 
 constexpr int kReadWrite = PROT_READ | PROT_WRITE, kMemory = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-// MREMAP_DONTUNMAP (Linux 5.7) leaves `from` mapped and empty, so no other thread's mmap can land there.
-bool move_step(char* from, char* to, size_t bytes) {
+// MREMAP_DONTUNMAP (Linux 5.7) leaves `from` mapped, so no other thread's mmap can land there.
+bool move_run(char* from, char* to, size_t bytes) {
   return !failed(call(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to));
 }
 
-// qemu-user does the same, but then takes `from` for unmapped: it ignores purges of it, and faults where aarch64's
-// memset clears whole cache lines. A new mapping of the empty range makes it known again. Whether it is needed shows a
-// system call that reads a signal set from there before it rejects an invalid way, which any sandbox allows. (Once for
-// all steps: it brings a page, and with one in each step untouched objects that grow to 8 GiB took 1.8 times as long.)
-void make_known(char* from, size_t bytes) {
-  if (call(SYS_rt_sigprocmask, -1L, from, nullptr, 8) != -EFAULT) return;
-  call(SYS_mmap, from, bytes, kReadWrite, kMemory | MAP_FIXED, -1, 0);
+enum class Run { kOneMapping, kSeveral, kRefused };
+
+// By asking for a page more in place, which the kernel refuses for what is mapped behind, but first (EFAULT) where the
+// run goes beyond one mapping.
+Run look(char* address, size_t bytes) {
+  const size_t page = page_bytes();
+  const long result = call(SYS_mremap, address, bytes, bytes + page, 0);
+  if (!failed(result)) {
+    call(SYS_munmap, address + bytes, page);  // nobody had it
+    return Run::kOneMapping;
+  }
+  if (result == -ENOMEM || result == -EAGAIN) return Run::kOneMapping;  // EAGAIN: of locked pages
+  return result == -EFAULT ? Run::kSeveral : Run::kRefused;             // sealed, or by a filter
 }
 
 // By an advice that changes nothing: a part may be reserved only, and is not to be charged.
@@ -49,52 +55,71 @@ bool refill(char* address, size_t bytes) {
   return is_mapped(address, bytes);
 }
 
-// Copies the pages that are not zero. Since Linux 6.17 a move that fails may have moved some of its pages: they read as
-// zero at `from`, and are at `to`, where all other pages read as zero.
+// Copies the pages that differ, so that of untouched ones none becomes resident.
 void copy_filled(char* to, const char* from, size_t bytes) {
   const size_t page = page_bytes();
   for (size_t at = 0; at < bytes; at += page) {
     const size_t part = bytes - at < page ? bytes - at : page;
-    const bool zero = from[at] == 0 && __builtin_memcmp(from + at, from + at + 1, part - 1) == 0;
-    if (!zero) __builtin_memcpy(to + at, from + at, part);
+    if (__builtin_memcmp(to + at, from + at, part) != 0) __builtin_memcpy(to + at, from + at, part);
   }
 }
 
-void put_back(char* source, char* target, size_t moved, size_t step) {
-  while (moved > 0) {
-    moved -= step;
-    if (move_step(target + moved, source + moved, step)) continue;
-    refill(source + moved, step);
-    copy_filled(source + moved, target + moved, step);
+struct Progress {
+  size_t done = 0;   // moved or copied, from the start
+  size_t moved = 0;  // of it
+  PageRange hole = {nullptr, 0};
+};
+
+// Moves what lies in one mapping by one call, as much as there is: such a call moves all or nothing. One over several
+// mappings unmaps the target and then fails until Linux 6.17, and since then moves one after the other, and where one
+// cannot be moved nothing says which were. What cannot be moved is copied, at most a step; after a move that failed the
+// rest. Stops at a hole that it cannot fill.
+Progress move_runs(char* from, char* to, size_t bytes, size_t used, size_t step) {
+  const size_t page = page_bytes();
+  Progress p;
+  for (size_t end = bytes; p.done < bytes;) {
+    char *const source = from + p.done, *const target = to + p.done;
+    const size_t run = end - p.done;
+    const Run is = run == page ? Run::kOneMapping : look(source, run);
+    if (is == Run::kSeveral) {
+      const size_t middle = p.done + run / 2, whole = middle / step * step;  // huge pages stay whole
+      end = whole > p.done ? whole : p.done + run / 2 / page * page;
+      continue;
+    }
+    size_t copied = 0;
+    if (is == Run::kRefused) {
+      const size_t rest = step - p.done % step;
+      copied = run < rest ? run : rest;
+    } else if (move_run(source, target, run)) {
+      p.moved += run;
+      p.done += run;
+    } else if (refill(target, run)) {
+      copied = run == page ? page : bytes - p.done;
+    } else {
+      p.hole = {target, run};
+      return p;
+    }
+    if (p.done < used) copy_filled(target, source, copied < used - p.done ? copied : used - p.done);
+    p.done += copied;
+    end = bytes;
   }
+  return p;
 }
 
 }  // namespace
 
-size_t move_pages(void* from, void* to, size_t bytes, size_t used, size_t step, bool* destroyed) {
+size_t move_pages(void* from, void* to, size_t bytes, size_t used, size_t step, PageRange* hole) {
   auto* source = static_cast<char*>(from);
   auto* target = static_cast<char*>(to);
-  *destroyed = false;
-  if (bytes != 0 && !purge(target, bytes)) bytes = 0;  // copy_filled counts on it
-  // Never more than a step in one call. The source lies in several mappings from its second move on, and until Linux
-  // 6.17 such a call unmaps all of the target and then fails: another thread's mmap may land there. Since then it moves
-  // mapping after mapping, and where one cannot be moved nothing says which were. (A step is what mappings split at,
-  // but for what the program does inside its object.)
-  size_t moved = 0;
-  while (moved < bytes && move_step(source + moved, target + moved, step)) moved += step;
-  size_t done = moved;
-  if (moved < bytes) {
-    if (!refill(target + moved, step)) {
-      put_back(source, target, moved, step);
-      *destroyed = true;
-      return 0;
-    }
-    done += step;
-    if (moved < used) copy_filled(target + moved, source + moved, used < done ? used - moved : step);
+  if (bytes != 0 && !purge(target, bytes)) bytes = 0;  // what is not moved or copied reads as zero
+  const Progress p = move_runs(source, target, bytes, used, step);
+  *hole = p.hole;
+  if (p.hole.bytes != 0) {
+    move_runs(target, source, p.done, p.done, step);
+    return 0;
   }
-  if (moved != 0) make_known(source, moved);
-  if (done < used) __builtin_memcpy(target + done, source + done, used - done);
-  return moved;
+  if (bytes < used) __builtin_memcpy(target + bytes, source + bytes, used - bytes);
+  return p.moved;
 }
 
 }  // namespace folio::os

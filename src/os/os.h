@@ -70,10 +70,11 @@ struct PageRange {
 unsigned purge_some(const PageRange* ranges, unsigned count);
 
 // Moves the first `used` bytes of `from` to `to`, which was reserved and is writable for as long: of the first `bytes`,
-// a multiple of `step`, the pages, and copies what the kernel does not move. `bytes` is what `to` has at least, and may
-// be 0. Returns how many bytes, from the start, were moved as pages: they read as zero at `from`. *destroyed: nothing
-// was moved or copied and `to` must not be used any more.
-size_t move_pages(void* from, void* to, size_t bytes, size_t used, size_t step, bool* destroyed);
+// whole steps, the pages, and copies what the kernel does not move. `bytes` is what `to` has at least, and may be 0;
+// steps are what mappings split at, but for what the program does inside its object. Returns how many bytes were moved
+// as pages. `from` is to be given back then: what is left there is undefined. *hole: where it has bytes, nothing was
+// moved or copied, and this part of `to` may be another thread's mapping by now.
+size_t move_pages(void* from, void* to, size_t bytes, size_t used, size_t step, PageRange* hole);
 
 // Copies ranges of this process's memory that may be unmapped at any time, by a system call that a filter may forbid:
 // for statistics. Returns how many ranges were copied, from the first on: fewer than `count` (at most kPeekMost) where

@@ -360,13 +360,12 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   const bool fresh = target->touched_bytes == 0;
   if (!may_be_huge()) withdraw(*target);
   touch(*block);
-  // Whole clusters, so that the kernel's mappings only ever split between them: a step needs one mapping. Where the
-  // rest of the last one cannot be committed, all is copied.
+  // Whole clusters, so that huge pages stay whole. Where the rest of the last one cannot be committed, all is copied.
   const size_t bytes = round_up(block->usable_bytes, kClusterBytes);
-  bool destroyed = false;
+  os::PageRange hole;
   const size_t moved = os::move_pages(block->base, target->base, commit(*block, bytes) ? bytes : 0, block->usable_bytes,
-                                      kClusterBytes, &destroyed);
-  if (destroyed) {
+                                      kClusterBytes, &hole);
+  if (hole.bytes != 0) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
     enter(*target, kCodeNone, kCodeNone);
     count_foreseen(*target, 0);
@@ -374,12 +373,15 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
     live_count.sub(1);
     reserved.sub(target->reserved_bytes);
     target->state.store(kHugeGone, order::relaxed);  // relaxed: nobody else knows it
+    const size_t at = static_cast<size_t>(static_cast<char*>(hole.start) - target->base), behind = at + hole.bytes;
+    if (at != 0) os::unreserve(target->base, at);
+    if (behind != target->reserved_bytes) os::unreserve(target->base + behind, target->reserved_bytes - behind);
     return nullptr;
   }
   if (target->touched_bytes < bytes) target->touched_bytes = bytes;
   if (moved == bytes && target->committed_bytes < bytes) target->committed_bytes = bytes;
-  advise(*target, bytes, fresh);  // it grows: the program writes what it gets (256 MiB 0.16 s in place of 0.32)
-  if (moved == bytes) block->unmap_when_freed = true;  // nothing is left to wait for the next
+  advise(*target, bytes, fresh);   // it grows: the program writes what it gets (256 MiB 0.16 s in place of 0.32)
+  block->unmap_when_freed = true;  // the program may have mapped what is left in it
   if (leaves != nullptr) leaves(block->base);
   target->seen = block->seen;
   huge_free(block);
