@@ -81,7 +81,7 @@ size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dir
 
 size_t dirty_over_bound() {
   const int64_t dirty = page_counts.dirty.get();
-  const int64_t floor = options.dirty_floor << 20;
+  const int64_t least = options.dirty_floor << 20, floor = least + least_of(regrown.get() / 4, least);
   if (dirty < wait_until.get()) return 0;
   if (options.decay == 0) return dirty > 0 ? static_cast<size_t>(dirty) : 0;
   if (dirty <= floor) return 0;

@@ -15,7 +15,7 @@ namespace folio {
 //
 //   bound = max(max(floor, live / 4) + large, floor + again)
 //
-//   floor   the option dirty_floor
+//   floor   the option dirty_floor, and up to as much again: a quarter of `regrown`
 //   live    what is live; in `live / 4` without huge objects, in the lines below with them
 //   large   free memory of large and huge objects, at most `some` = min(max(2 live, back), kTolerated), or
 //           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more
@@ -42,6 +42,10 @@ namespace folio {
 //           KB in turns took three times as long; an eighth of that, which sparse huge objects and large live ones
 //           mislead; what was live with huge objects alone, which may be untouched, or without them alone (bursts of
 //           100 MiB of growing sizes peaked at 245 MiB in place of 178).
+//
+//   floor   Turns in which bins have their most at different times keep more than was ever live at once: 1,500 strings
+//           that grow to 9 MB, twenty times, had 71,000 page faults in place of 15,000. They take 0.70 (0.67 to 0.71)
+//           of the time in 1.31 of the memory; 84 programs 0.98 and 1.02.
 //
 // Without decay everything free is above the bound; after passes in vain nothing is, for a while (note_pass).
 //
