@@ -77,8 +77,8 @@ TEST_F(ThreadLargeTest, WhatDoesNotFitGoesToTheCpuCacheTheOldestFirst) {
       EXPECT_EQ(find(16), objects[i]) << "the newest first";
       EXPECT_TRUE(large_give(objects[i]));
     }
-    void* const large = parked(17);
-    EXPECT_FALSE(keep(large, 17)) << "no cache has objects of that size";
+    void* const large = parked(18);
+    EXPECT_FALSE(keep(large, 18)) << "no cache has objects of that size";
     EXPECT_TRUE(large_give(large));
   });
 }
