@@ -26,13 +26,13 @@ bool move_run(char* from, char* to, size_t bytes) {
 
 enum class Run { kOneMapping, kSeveral, kRefused };
 
-// By asking for a page more in place, which the kernel refuses for what is mapped behind, but first (EFAULT) where the
-// run goes beyond one mapping.
+// By asking for a page more in place, which the kernel refuses as something is mapped behind, but first (EFAULT) where
+// the run goes beyond one mapping.
 Run look(char* address, size_t bytes) {
   const size_t page = page_bytes();
   const long result = call(SYS_mremap, address, bytes, bytes + page, 0);
   if (!failed(result)) {
-    call(SYS_munmap, address + bytes, page);  // nobody had it
+    call(SYS_mremap, address, bytes + page, bytes, 0);  // nobody had it; no munmap, as huge TLB pages round both sizes
     return Run::kOneMapping;
   }
   if (result == -ENOMEM || result == -EAGAIN) return Run::kOneMapping;  // EAGAIN: of locked pages
@@ -55,12 +55,14 @@ bool refill(char* address, size_t bytes) {
   return is_mapped(address, bytes);
 }
 
-// Copies the pages that differ, so that of untouched ones none becomes resident.
+// Copies the pages that differ, so that of untouched ones none becomes resident. (Compared alone, each page that is
+// written was read first: two page faults.)
 void copy_filled(char* to, const char* from, size_t bytes) {
   const size_t page = page_bytes();
   for (size_t at = 0; at < bytes; at += page) {
     const size_t part = bytes - at < page ? bytes - at : page;
-    if (__builtin_memcmp(to + at, from + at, part) != 0) __builtin_memcpy(to + at, from + at, part);
+    const bool zero = from[at] == 0 && __builtin_memcmp(from + at, from + at + 1, part - 1) == 0;
+    if (!zero || __builtin_memcmp(to + at, from + at, part) != 0) __builtin_memcpy(to + at, from + at, part);
   }
 }
 
@@ -73,8 +75,8 @@ struct Progress {
 // Moves what lies in one mapping by one call, as much as there is: such a call moves all or nothing. One over several
 // mappings unmaps the target and then fails until Linux 6.17, and since then moves one after the other, and where one
 // cannot be moved nothing says which were. What cannot be moved is copied, at most a step; after a move that failed the
-// rest. Stops at a hole that it cannot fill.
-Progress move_runs(char* from, char* to, size_t bytes, size_t used, size_t step) {
+// rest. Stops at a hole that it cannot fill, but not on the way `back`: no other place is left for the bytes.
+Progress move_runs(char* from, char* to, size_t bytes, size_t used, size_t step, bool back) {
   const size_t page = page_bytes();
   Progress p;
   for (size_t end = bytes; p.done < bytes;) {
@@ -93,7 +95,7 @@ Progress move_runs(char* from, char* to, size_t bytes, size_t used, size_t step)
     } else if (move_run(source, target, run)) {
       p.moved += run;
       p.done += run;
-    } else if (refill(target, run)) {
+    } else if (refill(target, run) || back) {
       copied = run == page ? page : bytes - p.done;
     } else {
       p.hole = {target, run};
@@ -112,10 +114,10 @@ size_t move_pages(void* from, void* to, size_t bytes, size_t used, size_t step, 
   auto* source = static_cast<char*>(from);
   auto* target = static_cast<char*>(to);
   if (bytes != 0 && !purge(target, bytes)) bytes = 0;  // what is not moved or copied reads as zero
-  const Progress p = move_runs(source, target, bytes, used, step);
+  const Progress p = move_runs(source, target, bytes, used, step, false);
   *hole = p.hole;
   if (p.hole.bytes != 0) {
-    move_runs(target, source, p.done, p.done, step);
+    move_runs(target, source, p.done, p.done, step, true);
     return 0;
   }
   if (bytes < used) __builtin_memcpy(target + bytes, source + bytes, used - bytes);

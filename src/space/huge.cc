@@ -39,11 +39,13 @@ size_t chunks_of(size_t bytes) { return (bytes + kClusterBytes - 1) >> kClusterS
 constexpr size_t kEnteredMost = kHugeEntered << kChunkShift;
 size_t entered_of(size_t bytes) { return bytes < kEnteredMost ? bytes : kEnteredMost; }
 
-// Enters or clears the block's first chunks in the chunk table. False if there is no memory for it.
-bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code) {
+// Enters or clears the block's first chunks in the chunk table, but for those in a hole. False if there is no memory.
+bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code, os::PageRange hole = {nullptr, 0}) {
+  const char *const from = static_cast<char*>(hole.start), *const to = from + hole.bytes;
   const size_t bytes = entered_of(block.reserved_bytes);
   if (!chunk_table_open(block.base, bytes)) return false;
   for (size_t at = 0; at < bytes; at += kChunkBytes) {
+    if (block.base + at < to && block.base + at + kChunkBytes > from) continue;
     Window* window = window_make(block.base + at);
     if (window == nullptr) return false;
     set_chunk(window, block.base + at, start_code == kCodeNone ? nullptr : &block, at == 0 ? start_code : inside_code);
@@ -85,8 +87,7 @@ bool count_foreseen(HugeBlock& block, size_t chunks) {
   block.foreseen = static_cast<uint32_t>(chunks);
   return true;
 }
-// At most those of the first `bytes` bytes.
-void limit_foreseen(HugeBlock& block, size_t bytes) {
+void limit_foreseen(HugeBlock& block, size_t bytes) {  // at most those of the first `bytes` bytes
   if (const size_t chunks = chunks_of(bytes); chunks < block.foreseen) count_foreseen(block, chunks);
 }
 
@@ -367,7 +368,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
                                       kClusterBytes, &hole);
   if (hole.bytes != 0) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
-    enter(*target, kCodeNone, kCodeNone);
+    enter(*target, kCodeNone, kCodeNone, hole);  // where another thread's may be by now
     count_foreseen(*target, 0);
     set_usable(*target, 0);
     live_count.sub(1);

@@ -7,7 +7,8 @@
 // has huge pages where the system's setting says so, its object has moved as it grew, or it is likely to be written
 // (huge_foresee), unless huge_pages:never.
 //
-// A block whose alignment is more than a cluster's is unmapped when freed: another such request is unlikely.
+// A block whose alignment is more than a cluster's is unmapped when freed, as another such request is unlikely; and one
+// that realloc moved on.
 #pragma once
 
 #include <stddef.h>

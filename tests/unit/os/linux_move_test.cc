@@ -122,6 +122,19 @@ TEST(LinuxMove, NoPageIsAskedForByAMove) {
   EXPECT_EQ(result, kPassed);
 }
 
+// To find where a mapping ends a page behind it is borrowed.
+TEST(LinuxMove, NothingIsLeftBehindTheSource) {
+  constexpr size_t kPages = 8;
+  Reserved from((kPages + 2) * page);
+  const Reserved to(kPages * page);
+  memset(from.at(), 1, (kPages + 2) * page);
+  from.unmap(kPages * page, page);
+  EXPECT_FALSE(move_pages(from, to, kPages * page, kPages * page, 4 * page).destroyed);
+  EXPECT_EQ(to.at()[kPages * page - 1], 1);
+  EXPECT_EQ(madvise(from.at() + kPages * page, page, MADV_NORMAL), -1) << "it is mapped";
+  EXPECT_EQ(from.at()[(kPages + 1) * page], 1);
+}
+
 TEST(LinuxMove, NothingIsMovedOfUnmappedSpace) {
   Reserved from(4 * page), to(4 * page);
   from.unmap(0, 4 * page);
