@@ -377,7 +377,7 @@ bool cpu_cache_put_large(CpuCaches& caches, void* parked, unsigned granules, Lar
   const bool ran = run_in(*cache, [&] {
     LargeList& list = cache->large;
     if (list.kept++ % LargeList::kBudgetEvery == 0) list.budget = budget_by_residency(caches);
-    if (bytes > list.budget / 4 + kGranuleBytes) {
+    if (bytes > list.budget / 4) {
       gone.object[gone.count++] = parked;
       return;
     }

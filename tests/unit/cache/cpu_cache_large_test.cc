@@ -48,8 +48,8 @@ TEST_F(CpuCacheTest, WhereAThreadGaveItsLastObject) {
 
 TEST_F(CpuCacheTest, LargeObjectsAreBoundedAndTheOldestGo) {
   if (os::page_bytes() > kGranule) GTEST_SKIP() << "objects are whole pages";
-  void* const big = parked(18);
-  EXPECT_FALSE(cpu_cache_put_large(caches, big, 18)) << "no cache has objects of that size";
+  void* const big = parked(17);
+  EXPECT_FALSE(cpu_cache_put_large(caches, big, 17)) << "more than a quarter of the budget";
   EXPECT_EQ(parked_bytes(), 0u);
   void* const first = parked(16);
   EXPECT_TRUE(cpu_cache_put_large(caches, first, 16));
