@@ -88,21 +88,22 @@ Progress move_runs(char* from, char* to, size_t bytes, size_t used, size_t step,
       end = whole > p.done ? whole : p.done + run / 2 / page * page;
       continue;
     }
-    size_t copied = 0;
-    if (is == Run::kRefused) {
-      const size_t rest = step - p.done % step;
-      copied = run < rest ? run : rest;
-    } else if (move_run(source, target, run)) {
+    size_t part = run;
+    if (is == Run::kOneMapping && move_run(source, target, run)) {
       p.moved += run;
-      p.done += run;
-    } else if (refill(target, run) || back) {
-      copied = run == page ? page : bytes - p.done;
     } else {
-      p.hole = {target, run};
-      return p;
+      const size_t to_step = step - p.done % step;
+      if (is == Run::kRefused) {
+        part = run < to_step ? run : to_step;
+      } else if (refill(target, run) || back) {
+        part = run == page ? page : bytes - p.done;
+      } else {
+        p.hole = {target, run};
+        return p;
+      }
+      if (p.done < used) copy_filled(target, source, part < used - p.done ? part : used - p.done);
     }
-    if (p.done < used) copy_filled(target, source, copied < used - p.done ? copied : used - p.done);
-    p.done += copied;
+    p.done += part;
     end = bytes;
   }
   return p;

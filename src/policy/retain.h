@@ -43,9 +43,10 @@ namespace folio {
 //           mislead; what was live with huge objects alone, which may be untouched, or without them alone (bursts of
 //           100 MiB of growing sizes peaked at 245 MiB in place of 178).
 //
-//   floor   Turns in which bins have their most at different times keep more than was ever live at once: 1,500 strings
-//           that grow to 9 MB, twenty times, had 71,000 page faults in place of 15,000. They take 0.70 (0.67 to 0.71)
-//           of the time in 1.31 of the memory; 84 programs 0.98 and 1.02.
+//   floor   A page serves one bin. Where one bin after the other is at its largest, all of them need more pages than
+//           are ever live at once, and `again` is too little: 1,500 strings that grow to 9 MB, twenty times, had 71,000
+//           page faults, with this 15,000. They take 0.67 to 0.71 of the time in 1.31 of the memory (six rounds); 84
+//           other command lines 0.98 and 1.02 (three).
 //
 // Without decay everything free is above the bound; after passes in vain nothing is, for a while (note_pass).
 //
