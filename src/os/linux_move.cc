@@ -75,7 +75,8 @@ struct Progress {
 // Moves what lies in one mapping by one call, as much as there is: such a call moves all or nothing. One over several
 // mappings unmaps the target and then fails until Linux 6.17, and since then moves one after the other, and where one
 // cannot be moved nothing says which were. What cannot be moved is copied, at most a step; after a move that failed the
-// rest. Stops at a hole that it cannot fill, but not on the way `back`: no other place is left for the bytes.
+// rest. Stops at a hole that it cannot fill, but not on the way `back`: no other place is left for the bytes, so
+// a second such hole ends the process by a fault.
 Progress move_runs(char* from, char* to, size_t bytes, size_t used, size_t step, bool back) {
   const size_t page = page_bytes();
   Progress p;
@@ -92,15 +93,13 @@ Progress move_runs(char* from, char* to, size_t bytes, size_t used, size_t step,
     if (is == Run::kOneMapping && move_run(source, target, run)) {
       p.moved += run;
     } else {
-      const size_t to_step = step - p.done % step;
-      if (is == Run::kRefused) {
-        part = run < to_step ? run : to_step;
-      } else if (refill(target, run) || back) {
-        part = run == page ? page : bytes - p.done;
-      } else {
+      const bool refused = is == Run::kRefused;
+      if (!refused && !refill(target, run) && !back) {
         p.hole = {target, run};
         return p;
       }
+      if (refused && run > step - p.done % step) part = step - p.done % step;
+      if (!refused && run != page) part = bytes - p.done;
       if (p.done < used) copy_filled(target, source, part < used - p.done ? part : used - p.done);
     }
     p.done += part;
