@@ -41,10 +41,12 @@ class Disturbance {
 // Zero bytes are valid: no calls.
 class CallTimes {
  public:
-  void record(uint64_t ns, Disturbance *disturbance) {
+  // `preempted`: a part of the time is known to be. Returns whether the time counts as near a preemption.
+  bool record(uint64_t ns, Disturbance *disturbance, bool preempted = false) {
     all_.record(ns);
-    if (ns > kOutlierNs && disturbance->since_last_poll()) return;
-    if (ns > max_undisturbed_) max_undisturbed_ = ns;
+    if (ns > kOutlierNs && disturbance->since_last_poll()) preempted = true;
+    if (!preempted && ns > max_undisturbed_) max_undisturbed_ = ns;
+    return preempted;
   }
 
   void add(const CallTimes &other) {

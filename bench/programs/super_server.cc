@@ -5,7 +5,9 @@
 // the same share of the bytes. The expected lifetime is proportional to the size, and a randomly chosen other thread
 // frees the object. Reported: throughput, peak memory, and the times of single calls, those for sizes of up to 1 MiB
 // (k below 20) apart from those for more, which allocators may hand to the kernel. There are more threads than CPUs, so
-// the longest call of all is a time slice of the scheduler; hence also the longest without a preemption near it.
+// the longest call of all is a time slice of the scheduler; hence also the longest without a preemption near it. One
+// allocator has the kernel bring pages within malloc, another leaves them to the program's first touch; so there are
+// also the times of a malloc together with a touch of each page of the object.
 //
 // Lifetimes without a calendar: each thread has, for each k, a number of slots proportional to 2^k times the share of k
 // among the objects. A new object replaces a random one of its k, so that one has lived, on average, for a number of
@@ -44,7 +46,7 @@ static_assert(sizeof(Letter) <= size_t{1} << kMinPower);
 
 // [0]: sizes of up to 1 MiB, [1]: larger ones.
 struct Times {
-  bench::CallTimes malloc_times[2], free_times[2];
+  bench::CallTimes malloc_times[2], free_times[2], touched_times[2];
 };
 
 struct alignas(128) Server {
@@ -91,9 +93,13 @@ void serve(Server *servers, size_t index, uint64_t count) {
     const size_t size = (size_t{1} << power) + random.below(size_t{1} << power);
     const uint64_t begin = bench::now_ns();
     void *object = malloc(size);
-    own->times.malloc_times[power >= kLargePower].record(bench::now_ns() - begin, &disturbance);
+    const uint64_t malloc_ns = bench::now_ns() - begin;
+    const bool large = power >= kLargePower;
+    const bool preempted = own->times.malloc_times[large].record(malloc_ns, &disturbance);
     if (object == nullptr) bench::die("malloc(%zu) failed", size);
+    const uint64_t touch = bench::now_ns();
     bench::touch_pages(object, size);
+    own->times.touched_times[large].record(malloc_ns + bench::now_ns() - touch, &disturbance, preempted);
     void **slot = &own->objects[slots_before(power) + random.below(slots_of(power))];
     void *replaced = *slot;
     *slot = object;
@@ -134,6 +140,7 @@ int main(int argc, char **argv) {
     for (size_t large = 0; large < 2; ++large) {
       all->malloc_times[large].add(servers[i].times.malloc_times[large]);
       all->free_times[large].add(servers[i].times.free_times[large]);
+      all->touched_times[large].add(servers[i].times.touched_times[large]);
     }
   }
   const bench::CallTimes &malloc_times = all->malloc_times[0], &free_times = all->free_times[0];
@@ -146,5 +153,6 @@ int main(int argc, char **argv) {
       .count("large_slowest_ns", std::max(all->malloc_times[1].max(), all->free_times[1].max()));
   malloc_times.report(&json, "malloc");
   free_times.report(&json, "free");
+  all->touched_times[0].report(&json, "malloc_and_touch");
   json.print();
 }
