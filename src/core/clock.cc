@@ -38,11 +38,11 @@ constexpr uint64_t kLingerMs = 20;       // before it leaves: threads may come a
 constexpr unsigned kPollsAfterRing = 4;  // the thread that rang has not ended yet
 constexpr unsigned kLingersMost = 16;
 constexpr uint64_t kAsleepAloneMs = 100;  // after the first thread has left: the process ends with the others
+constexpr uint64_t kDoubtMs = 10000;      // for threads of which nobody knows whose they are
 constexpr uint64_t kRetryMs = 10000;
 constexpr unsigned kGoneChecks = 16;  // caches checked at each tick for threads that ended unnoticed
 
-constinit Hint<uint64_t> next_tick{0};
-constinit Hint<uint64_t> no_thread_before{0};
+constinit Hint<uint64_t> next_tick{0}, no_thread_before{0};
 constinit Hint<uint64_t> trusted_until{0};  // the housekeeper has polled by then, or it is held up
 constinit ChunkRound tick_round;
 constinit Hint<bool> bins_done{false};          // by this tick
@@ -58,6 +58,8 @@ uint64_t period_ms() {
   return half < 10 ? 10 : half;
 }
 
+// Also where it is further off than a period: `decay` was lowered.
+bool is_due(uint64_t due, uint64_t now) { return due <= now || due - now > period_ms(); }
 void age_beyond_bins() {
   large_age(process_fields);
   huge_age();
@@ -73,8 +75,7 @@ bool end_tick(unsigned drained) {
   cpu_caches_spare(process_caches, ladder_is_tight());
   drained_at.set(INT64_MAX);
   drained += cpu_caches_trim(process_caches, false);
-  // Without decay nothing free waits. What was drained here goes at once, since the call that runs this tick has
-  // checked the bound already.
+  // Without decay what was drained here goes at once, as the call that runs this tick has checked the bound already.
   if (options.decay == 0 && drained != 0) purge_everything(PurgeWhich::kNow, kUnlimited);
   thread_caches_find_gone(kGoneChecks);
   thread_budget_return_lost();
@@ -130,8 +131,8 @@ void serve_requests() {
   ladder_poll();
 }
 
-// A poll of the housekeeper: purges, down to the bound, pages that were dirty at the poll before and were not used
-// since. (With the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.)
+// The housekeeper's: purges, down to the bound, pages that were dirty at the poll before and were not used since. (With
+// the bound kept by the program's calls, Vyukov's chain took 6.8 s in place of 2.8.)
 void poll() {
   serve_requests();
   const size_t excess = dirty_over_bound();
@@ -157,11 +158,18 @@ bool wanted_always() {
 
 // Whether the housekeeper is to leave: a program of one thread does without it, and main may have left by pthread_exit.
 // Where the system does not say how many threads there are, the housekeeper must not keep the process from ending.
+//
+// Where main and all threads with a cache have ended, others may be the program's, which have allocated nothing yet, or
+// the kernel's, or another copy of Folio, which waits for this one. So they get some time.
+constinit uint64_t in_doubt_since = 0;  // 0: it is not; only the housekeeper touches this
 bool nobody_left() {
-  // First, as thread_total() also counts threads of the kernel's or of another copy of Folio: every thread with a cache
-  // has ended.
-  if (thread_count() == 0 && os::first_thread_left()) return true;
   const unsigned threads = os::thread_total();
+  if (thread_count() == 0 && os::first_thread_left()) {
+    const uint64_t now = os::now_ms();
+    if (in_doubt_since == 0) in_doubt_since = now;
+    return threads <= 2 || now - in_doubt_since >= kDoubtMs;
+  }
+  in_doubt_since = 0;
   if (!wanted_always()) return threads <= 2;
   return threads == 0 ? thread_count() == 0 : threads <= 2 && os::first_thread_left();
 }
@@ -170,11 +178,11 @@ constinit bool cannot_rest = false;  // the system refuses to let it sleep; only
 
 // Rests, and then checks which threads are left. False: the housekeeper is to leave.
 bool rest(Rest kind, uint64_t ms, bool* called) {
+  if (in_doubt_since != 0 && ms > kAsleepAloneMs) ms = kAsleepAloneMs;  // nobody rings as such a thread ends
   Woken woken = housekeeper_rest(kind, ms);
   *called = woken == Woken::kCalled;
   unsigned polls = woken == Woken::kRung ? kPollsAfterRing : 0;
-  // Bounded: threads that come and go all the time ring all the time.
-  for (unsigned lingered = 0; lingered < kLingersMost; ++lingered, --polls) {
+  for (unsigned lingered = 0; lingered < kLingersMost; ++lingered, --polls) {  // bounded: threads may ring all the time
     cannot_rest = woken == Woken::kRefused;
     if (cannot_rest) return false;
     const bool alone = nobody_left();
@@ -188,20 +196,18 @@ bool rest(Rest kind, uint64_t ms, bool* called) {
 
 // Ticks, with polls in between, as long as there is something to do. False: the housekeeper is to leave.
 bool keep_time() {
-  const uint64_t part = period_ms() / kPollsAPeriod + 1;
-  const uint64_t step = part < kSleepMostMs ? part : kSleepMostMs;
   uint64_t due = os::now_ms() + period_ms();
   for (unsigned idle = 0; idle < kIdleTicks;) {
+    const uint64_t part = period_ms() / kPollsAPeriod + 1, step = part < kSleepMostMs ? part : kSleepMostMs;
     keep_time_until(step);
     bool called;
     if (!rest(Rest::kBetweenPolls, step, &called)) return false;
     poll();
     const uint64_t now = os::now_ms();
-    if (now < due) continue;
+    if (!is_due(due, now)) continue;
     due = now + period_ms();
     next_tick.set(due);
-    // Cleared before the tick, so that what is freed beside it keeps the housekeeper awake.
-    const bool used = worked.swap(false);
+    const bool used = worked.swap(false);  // before the tick: what is freed beside it keeps the housekeeper awake
     const bool ticked = tick(), more = collapse_dense_chunks(process_store), busy = ticked || more || used;
     idle = busy ? 0 : idle + 1;
   }
@@ -220,8 +226,7 @@ bool sleep() {
   return true;
 }
 
-// The program goes on as one that never had threads. It may make no call for long, and nobody keeps time then: so what
-// its threads have left free goes now.
+// The program goes on as one that never had threads, and nobody keeps time: what its threads have left free goes now.
 void hand_over() {
   set_timekeeper(false);
   empty_shared_caches();
@@ -230,8 +235,8 @@ void hand_over() {
 
 bool is_worth_a_thread() { return page_counts.resident.get() > kWorthAThread || wanted_always(); }
 
-// Whether the housekeeper goes on after all: threads may have started while it left, and found it still there. Not
-// where the system refuses to let it sleep, or does not say how many threads there are.
+// Whether it goes on after all: threads may have started while it left, and found it still there. Not where the system
+// refuses to let it sleep, or does not say how many threads there are.
 bool comes_back() {
   if (cannot_rest || os::thread_total() == 0) {
     no_thread_before.set(os::now_ms() + kRetryMs);
@@ -241,8 +246,7 @@ bool comes_back() {
 }
 
 void housekeeper_main(void*) {
-  // Without a thread cache, whose end nobody would report: as this thread ends, the libc frees memory of other threads'
-  // stacks.
+  // No thread cache, whose end nobody would report: as this thread ends, the libc frees other threads' stacks.
   thread_state = {nullptr, Phase::kEnded};
   in_housekeeper = true;
   do {
@@ -262,9 +266,8 @@ void call_if_asleep() {
 
 // In a heap that is freed in random order, the CPU caches hold up to 1 MiB of objects at last, each of which keeps its
 // page. So they are drained, and keep little until the next tick, where three quarters of what was live, but for huge
-// objects that still are, are gone and
-// they may pin more than half of the rest; and again when half of that is gone. Returns whether any were drained. (A
-// burst of 1 GiB left 8 % of itself, 2.3 % with this; measured when each cache kept more than 1 MiB.)
+// objects that still are, are gone and they may pin more than half of the rest; and again when half of that is gone.
+// Returns whether any were drained. (A burst of 1 GiB left 8 % of itself, 2.3 % so; with caches of more than 1 MiB.)
 bool drain_what_pins() {
   const int64_t live = live_resident();
   const auto huge = static_cast<int64_t>(huge_live_bytes());
@@ -277,10 +280,9 @@ bool drain_what_pins() {
 
 // A bin found no chunk to inherit (store/retire.h), although half of what may stay is free: objects in caches may keep
 // each of them. So what this thread and the CPU caches hold goes, and the next chunk that a bin wants is looked for
-// again. (After 20 MiB of 832 bytes were freed in random order, 245 in caches lay in all 65 chunks. Phases of two
-// sizes, 6 MiB in one thread: 0.62 of the time in 0.67 of the memory.)
-// In steps, one in each slow call, of whatever thread; of simultaneous ones one moves the place on, the others drain a
-// little more. (In one call with CPU caches for 64 MiB it took 3 to 5 ms.)
+// again. (After 20 MiB of 832 bytes were freed in random order, 245 in caches lay in all 65 chunks.) In steps, one in
+// each slow call, of whatever thread; of simultaneous ones one moves the place on, the others drain a little more. (In
+// one call with CPU caches for 64 MiB it took 3 to 5 ms.)
 constinit Hint<unsigned> unpin_next{0};  // the next step: from a list of a CPU cache on, then rounds of the depot
 FOLIO_NOINLINE void unpin_chunks() {
   constexpr unsigned kRounds = 2;  // of the depot: what came last goes in the second
@@ -306,8 +308,7 @@ void note_work() {
 // In the program's calls. Pages that are dirty now go the next time, unless they are used until then; at once only
 // where the excess is above kExcessMost. Rejected: always at once, by which a program with 64 buffers of up to 1 MiB
 // touched new pages at every turn. Only some chunks are visited: if none of so many has a quarter of its pages to give,
-// few have. (In a heap of 100 GiB of which half was freed at random each slow call visited 51,000 chunks, and the
-// program did not come to an end.)
+// few have. (In 100 GiB, of which half was freed at random, each slow call visited 51,000 chunks.)
 size_t purge_for_bound(size_t excess, size_t most_bytes, bool* in_vain) {
   const unsigned chunks = kStepChunks + static_cast<unsigned>(most_bytes >> kChunkShift);
   const PurgeStepDone done = purge_step({PurgeWhich::kAged, most_bytes, kWorthACall, chunks, true});
@@ -352,8 +353,8 @@ FOLIO_NOINLINE void keep_bound(size_t taken) {
 
 FOLIO_NOINLINE void poll_time() {
   note_work();
+  uint64_t due = next_tick.get();  // before the clock, else it may look further off than a period
   const uint64_t now = os::now_ms();
-  uint64_t due = next_tick.get();
   if (timekeeper_runs()) {
     if (now < trusted_until.get()) return;
     // It is held up, or this is a process that was copied without it: the calls take over until it comes.
@@ -361,7 +362,7 @@ FOLIO_NOINLINE void poll_time() {
   }
   note_live();  // while nothing is free keep_bound does not look: 10 MiB, built and freed in turns, lost 0.7 in each
   call_if_asleep();
-  if (now < due || timekeeper_runs()) return;
+  if (!is_due(due, now) || timekeeper_runs()) return;
   // Whoever moves the time forward runs the tick.
   if (!next_tick.replace(due, now + period_ms()) || due == 0) return;
   if (!tick_in_steps()) next_tick.set(now);  // the rest is due at once
@@ -390,9 +391,9 @@ void clock_after_large_call(size_t taken) {
 }
 
 // Looks at the bound where what is dirty or live has changed by 2 MiB since the last look, if all was within it then;
-// each time where frees shall purge at once. (Looks in each call took a tenth of the instructions. Not by a thread's
-// calls: 100 threads that freed one object each were 250 MiB over the bound. Not by what is dirty alone: what a heap of
-// 100 MiB had left stayed beside the next one. Not by growth alone: after a trim 350 MiB were free in place of 90.)
+// each time where frees shall purge at once. (Each call: a tenth of the instructions. Not by a thread's calls: 100 that
+// freed one object each were 250 MiB over the bound. Not by what is dirty alone: what a heap of 100 MiB had left stayed
+// beside the next one. Not by growth alone: after a trim 350 MiB were free in place of 90.)
 void clock_after_large_bytes(size_t taken) {
   if (taken != 0) note_live();
   if (dirty_over_floor() && (options.decay == 0 || look_is_due())) keep_bound(taken);
@@ -401,9 +402,8 @@ void clock_after_large_bytes(size_t taken) {
 }
 
 // A call that frees so much also purges as much: the bound on dirty memory must not depend on later calls. The blocks
-// that have waited longest go first, as a program that works in turns wants the last freed one next. (When live huge
-// objects did not count for the bound, a program of one thread that replaced ten objects of 20 MB by turns touched all
-// pages of each anew: 3.1 ms a turn in place of 0.12.)
+// that have waited longest go first, as a program that works in turns wants the last freed one next. (Where live huge
+// objects did not count for the bound, ten of 20 MB, replaced by turns, took 3.1 ms a turn in place of 0.12.)
 void clock_after_huge_free(size_t freed) {
   note_live_until_now(freed);
   if (const size_t excess = dirty_excess()) {
@@ -413,8 +413,8 @@ void clock_after_huge_free(size_t freed) {
   clock_after_large_call(0);
 }
 
-// Such a call makes little memory dirty, so only those that read the clock check the bound. (With a check in each, 300
-// objects of up to 200 KB, replaced at random, spent a tenth of their time on it.)
+// Makes little memory dirty, so only calls that read the clock check the bound. (In each: a tenth of the time of 300
+// objects of up to 200 KB, replaced at random.)
 void clock_after_light_call() {
   // Makes a cache where the thread has none: else a thread of large objects alone would read the clock in each call.
   ThreadCache* const cache = thread_cache();

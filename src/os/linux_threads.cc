@@ -119,11 +119,16 @@ bool start_thread(void (*main)(void*), void* argument) {
 
 namespace {
 
+constinit Atomic<unsigned> enders{0};  // of end_process: a housekeeper may have left before, and another one come
+
 void* end_process(void*) {
   constexpr unsigned kTriesMost = 1000;
   Atomic<uint32_t> nobody_wakes{0};
-  // Its maker and the first thread, which has left and counts.
-  for (unsigned i = 0; i < kTriesMost && thread_total() > 2; ++i) wait(nobody_wakes, 0, 1);
+  enders.fetch_add(1, order::relaxed);  // relaxed: a number
+  // These and the first thread, which has left and counts.
+  const auto others = [] { return thread_total() > 1 + enders.load(order::relaxed); };  // relaxed: as above
+  for (unsigned i = 0; i < kTriesMost && others(); ++i) wait(nobody_wakes, 0, 1);
+  enders.fetch_sub(1, order::relaxed);  // relaxed: as above
   pthread_sigmask(SIG_SETMASK, &starters_signals, nullptr);
   return nullptr;
 }

@@ -53,8 +53,7 @@ struct Cluster {
 bool is_dense(Descriptor& d) {
   const bool is_huge = d.backing() == Backing::kHuge && is_cluster(d.first, kClusterHuge);
   if (is_huge || has_pages_of_its_own(d.info())) return false;
-  const uint8_t now = forks.get();
-  if (now == kForksMost || d.forks_before() != now) return false;
+  if (d.forks_before() != forks.get()) return false;
   const Pages pages = ChunkPages(d).in_use();
   unsigned spare = 0;
   visit_words_of(pages, [&](unsigned w, uint64_t mask) {
@@ -151,9 +150,6 @@ bool collapse_dense_chunks(Store& store) {
   return poll(store, now);
 }
 
-void collapse_note_fork() {
-  const uint8_t before = forks.get();
-  if (before != kForksMost) forks.set(static_cast<uint8_t>(before + 1));
-}
+void collapse_note_fork() { forks.set((forks.get() + 1) % kForksCounted); }
 
 }  // namespace folio

@@ -53,8 +53,9 @@ enum class Backing : uint8_t {
   kDense,        // small pages, nearly all in use at the last visit (collapse.h)
 };
 
-// Forks of this process and its ancestors, counted up to kForksMost. A chunk older than the last one may share pages.
-inline constexpr uint8_t kForksMost = 31;
+// Forks of this process and its ancestors, modulo kForksCounted. A chunk older than the last one may share pages; one
+// that is older by a multiple of it is taken for new, and the copy of what it shares costs memory, no more.
+inline constexpr uint8_t kForksCounted = 32;
 extern Hint<uint8_t> forks;
 
 struct Descriptor {

@@ -207,6 +207,22 @@ static void main_leaves(void *(*unreported)(void *), void *argument) {
   pthread_exit(NULL);
 }
 
+/* Has allocated nothing when main leaves, and for long after it: main, this thread and the housekeeper are there. */
+static void *work_late(void *unused) {
+  (void)unused;
+  sleep(2);
+  CHECK(count_other_threads() == 2);
+  burst(5000);
+  return NULL;
+}
+
+static void main_leaves_early(void) {
+  pthread_t thread;
+  start(&thread, work_late, NULL);
+  burst(5000);
+  pthread_exit(NULL);
+}
+
 /* ---- Copies of the process ---- */
 
 static int child_gives_back(void) {
@@ -422,6 +438,7 @@ int main(int count, char **arguments) {
   if (strcmp(mode, "main_leaves") == 0) main_leaves(NULL, NULL);
   if (strcmp(mode, "main_leaves_late") == 0) main_leaves(end_unreported, NULL);
   if (strcmp(mode, "main_leaves_raw") == 0) main_leaves(end_unreported, &late_key);
+  if (strcmp(mode, "main_leaves_early") == 0) main_leaves_early();
   if (strcmp(mode, "raw_copy") == 0) return raw_copy();
   if (strcmp(mode, "vfork_child") == 0) return vfork_child();
   if (strcmp(mode, "filtered") == 0) return filtered();

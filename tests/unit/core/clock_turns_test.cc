@@ -1,6 +1,7 @@
-// What the bound leaves to programs that build and free their heap in turns.
+// What the bound leaves to programs that build and free their heap in turns; and a `decay` that changes meanwhile.
 #include "core/clock.h"
 
+#include "policy/retain.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
 
@@ -35,6 +36,50 @@ TEST(ClockTurns, WhatWasLiveAMomentAgoStays) {
           << bytes << " bytes of " << size;
     }
   }
+}
+
+// Whether the pages of free objects go soon, after `decay` was lowered from an hour. `meanwhile`: what the program does.
+template <class Meanwhile>
+bool all_goes_once_decay_is_lowered(Meanwhile&& meanwhile) {
+  options.decay = 40;
+  for (unsigned i = 0; i < 1000 && page_counts.dirty.get() > int64_t{1} << 20; ++i) {
+    meanwhile();
+    sleep_ms(5);
+  }
+  return page_counts.dirty.get() <= int64_t{1} << 20;
+}
+
+// A tick that is an hour off is due at once then.
+TEST(ClockTurns, ALowerDecayCountsAtOnceInTheProgramsCalls) {
+  SavedOptions saved;
+  options.housekeeper = kHousekeeperOff;
+  options.decay = 3600000;
+  EXPECT_EQ(in_child([] {
+              const auto work = [] {
+                for (unsigned i = 0; i < 32; ++i) free_object(alloc(200 * kKiB));
+              };
+              work();
+              sleep_ms(20);
+              work();
+              turn(3000, 7 * kMiB);
+              if (page_counts.dirty.get() < static_cast<int64_t>(5 * kMiB)) return kFailed;
+              return all_goes_once_decay_is_lowered(work) ? kPassed : kFailed;
+            }),
+            kPassed);
+}
+
+TEST(ClockTurns, ALowerDecayCountsSoonWithAHousekeeper) {
+  SavedOptions saved;
+  options.housekeeper = kHousekeeperOn;
+  options.decay = 3600000;
+  EXPECT_EQ(in_child([] {
+              clock_start_housekeeper_if_on();
+              for (unsigned i = 0; i < 1000 && !timekeeper_runs(); ++i) sleep_ms(5);
+              turn(3000, 7 * kMiB);
+              if (!timekeeper_runs() || page_counts.dirty.get() < static_cast<int64_t>(5 * kMiB)) return kFailed;
+              return all_goes_once_decay_is_lowered([] {}) ? kPassed : kFailed;
+            }),
+            kPassed);
 }
 
 }  // namespace

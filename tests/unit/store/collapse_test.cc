@@ -291,10 +291,20 @@ TEST(Collapse, OnlyWhatWasOpenedSinceTheLastFork) {
     take(of_cluster / 2);
     EXPECT_EQ(collapse_all(), 0u) << "half of it was there before";
     EXPECT_EQ(backing_of(half.front()), Backing::kSmall);
-    for (unsigned i = 0; i < 100; ++i) collapse_note_fork();
-    take(of_cluster);
-    EXPECT_EQ(collapse_all(), 0u) << "nobody counts so many";
   });
+}
+
+TEST(Collapse, HoweverManyForksThereWere) {
+  for (const unsigned forks : {31u, 32u, 100u, 1000u}) {
+    EXPECT_IN_CHILD([forks] {
+      const auto before = take(of_cluster);
+      for (unsigned i = 0; i <= forks; ++i) collapse_note_fork();
+      const auto after = take(of_cluster);
+      EXPECT_EQ(collapse_all(), forks % 32 == 31 ? 2u : 1u);  // the count is one modulo 32
+      EXPECT_EQ(backing_of(before.front()), forks % 32 == 31 ? Backing::kHuge : Backing::kSmall);
+      EXPECT_EQ(backing_of(after.front()), Backing::kHuge);
+    });
+  }
 }
 
 // Threads write, check, give and take beside it, and others purge.
