@@ -64,8 +64,9 @@ if(FOLIO_SANITIZE)
   return()
 endif()
 
-# The nothrow forms of operator new catch what a new-handler throws.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/api/override_new.cc PROPERTIES COMPILE_OPTIONS -fexceptions)
+# The nothrow forms of operator new catch what a new-handler throws; and a program may replace some forms alone.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/api/override_new.cc
+                            PROPERTIES COMPILE_OPTIONS "-fexceptions;-fsemantic-interposition")
 
 add_library(folio_override_objects OBJECT ${folio_override_sources})
 target_compile_options(folio_override_objects PRIVATE -ftls-model=initial-exec)
@@ -86,13 +87,14 @@ function(folio_shared_library name output)
                VERSION ${PROJECT_VERSION}
                SOVERSION ${PROJECT_VERSION_MAJOR}
                LINKER_LANGUAGE C
-               LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/folio.map)
+               LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/folio.map;${PROJECT_SOURCE_DIR}/cmake/replaceable.list")
   target_link_options(
     ${name}
     PRIVATE
     -Wl,--no-undefined
     -Wl,--as-needed
     -Wl,-Bsymbolic-functions
+    -Wl,--dynamic-list=${PROJECT_SOURCE_DIR}/cmake/replaceable.list
     # Bound and sealed before the program starts; never unloaded, because threads hold its memory.
     -Wl,-z,now,-z,relro,-z,nodelete,-z,noexecstack
     -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/folio.map)

@@ -171,19 +171,45 @@ class Consumers(unittest.TestCase):
 
     def test_bad_alloc(self) -> None:
         """operator new throws, however Folio and the C++ library come."""
-        source, include, shared = HERE / "throws.cc", f"-I{self.prefix}/include", [f"-L{self.lib}", "-lfolio"]
+        for flags in ([], ["-DSTRING"]):
+            self.in_all_ways("throws", HERE / "throws.cc", *flags)
+        # Whoever catches all has no type of the exception; docs/errors.md says what to link with.
+        main = self.work / "any.cc"
+        main.write_text(
+            "#include <new>\nint main() { volatile std::size_t n = std::size_t{1} << 62;\n"
+            "try { ::operator delete(::operator new(n)); } catch (...) { return 0; } return 1; }\n"
+        )
+        asked = "-Wl,-u,_ZSt17__throw_bad_allocv"
+        run(self.compile("throws_any", main, "-static", asked, self.lib / "libfolio.o", compiler=CXX))
+
+    def test_own_operators(self) -> None:
+        """A program that replaces some forms of operator new and delete gets the others, too."""
+        source = HERE / "replaces.cc"
+        for own in (["PLAIN"], ["ALIGNED"], ["ARRAYS"], ["PLAIN", "ARRAYS"], ["PLAIN", "ALIGNED", "ARRAYS"]):
+            warnings = ["-Wno-sized-deallocation", "-Wno-unknown-warning-option"]
+            flags = ["-std=c++17", "-fno-builtin", *warnings, *(f"-D{name}" for name in own)]
+            if own == ["PLAIN"]:
+                self.in_all_ways("replaces", source, *flags)
+            program = self.compile("replaces_alone", source, *flags, compiler=CXX)
+            run(program)
+            run(program, LD_PRELOAD=self.preloadable())
+
+    def in_all_ways(self, name: str, source: Path, *flags: str) -> None:
+        """Builds it with Folio, and runs it, in each way in which Folio and the C++ library may come."""
+        first, shared = [source, f"-I{self.prefix}/include", *flags], [f"-L{self.lib}", "-lfolio"]
+        static = ["-static-libstdc++", "-static-libgcc"]
         ways = {
-            "shared": [source, include, *shared],
-            "shared_static_library": [source, include, "-static-libstdc++", "-static-libgcc", *shared],
-            "object": [source, include, self.lib / "libfolio.o"],
-            "object_static_library": [source, include, "-static-libstdc++", "-static-libgcc", self.lib / "libfolio.o"],
-            "object_static": [source, include, "-static", self.lib / "libfolio.o"],
-            "archive": [source, include, self.lib / "libfolio.a", "-pthread"],
+            "shared": [*first, *shared],
+            "shared_static_library": [*first, *static, *shared],
+            "object": [*first, self.lib / "libfolio.o"],
+            "object_static_library": [*first, *static, self.lib / "libfolio.o"],
+            "object_static": [*first, "-static", self.lib / "libfolio.o"],
+            "archive": [*first, self.lib / "libfolio.a", "-pthread"],
         }
-        for name, command in ways.items():
-            with self.subTest(name):
-                run(self.compile(f"throws_{name}", *command, compiler=CXX), LD_LIBRARY_PATH=str(self.lib))
-        run(self.compile("throws_plain", source, compiler=CXX), LD_PRELOAD=self.preloadable())
+        for way, command in ways.items():
+            with self.subTest(f"{name} {way} {' '.join(flags)}"):
+                run(self.compile(f"{name}_{way}", *command, compiler=CXX), LD_LIBRARY_PATH=str(self.lib))
+        run(self.compile(f"{name}_plain", *first, compiler=CXX), LD_PRELOAD=self.preloadable())
 
     def test_embed_by_name(self) -> None:
         """Loaded late."""

@@ -38,7 +38,7 @@ TEST(ClockTurns, WhatWasLiveAMomentAgoStays) {
   }
 }
 
-// Whether the pages of free objects go soon, after `decay` was lowered from an hour. `meanwhile`: what the program does.
+// Whether the pages of free objects go soon, once `decay` was lowered from an hour. `meanwhile`: what the program does.
 template <class Meanwhile>
 bool all_goes_once_decay_is_lowered(Meanwhile&& meanwhile) {
   options.decay = 40;
