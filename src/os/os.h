@@ -69,6 +69,9 @@ struct PageRange {
 };
 unsigned purge_some(const PageRange* ranges, unsigned count);
 
+// Copies bytes by pages, so that where `from` was never written `to` does not become resident either.
+void copy_filled(char* to, const char* from, size_t bytes);
+
 // Moves the first `used` bytes of `from` to `to`, which was reserved and is writable for as long: of the first `bytes`,
 // whole steps, the pages, and copies what the kernel does not move. `bytes` is what `to` has at least, and may be 0;
 // steps are what mappings split at, but for what the program does inside its object. Returns how many bytes were moved

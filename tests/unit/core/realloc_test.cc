@@ -1,6 +1,7 @@
 #include "core/realloc.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include "space/huge.h"
 #include "space/huge_pace.h"
@@ -17,6 +18,15 @@ using namespace folio_test;
 namespace {
 
 void* resize(void* object, size_t size) { return opaque(reallocate(object, 1, size, "realloc")); }
+
+// As the kernel counts them, which leaves out pages that were only read.
+int64_t resident_pages() {
+  int64_t all = 0, resident = 0;
+  FILE* const file = fopen("/proc/self/statm", "r");
+  EXPECT_EQ(fscanf(file, "%ld %ld", &all, &resident), 2);
+  fclose(file);
+  return resident;
+}
 
 class Realloc : public ::testing::Test {
  protected:
@@ -216,6 +226,29 @@ TEST_F(Realloc, AVanishedThreadsGrowthIsForgotten) {
   EXPECT_FALSE(process_store.of(bin_of(5000)).growing.get());
   EXPECT_EQ(process_store.of(bin_of(5000)).grown.get(), 0);
   for (void* object : objects) free_object(object);
+}
+
+// In a child, where the pages of the new place have not been there before.
+TEST_F(Realloc, WhatWasNeverWrittenIsNotThereAfterAMoveEither) {
+  SavedOptions saved;
+  options.huge_pages = kHugePagesNever;
+  EXPECT_EQ(in_child([] {
+              const size_t before = 6 * kMiB, after = 15 * kMiB / 2, page = os::page_bytes();
+              auto* const object = static_cast<char*>(alloc(before));
+              void* const neighbour = alloc(before);
+              object[5] = 1;
+              object[before / 2] = 2;
+              memset(object + before - 3 * page, 3, 3 * page);
+              const int64_t resident = resident_pages();
+              auto* const moved = static_cast<char*>(resize(object, after));
+              if (moved == object || moved[5] != 1 || moved[before / 2] != 2 || moved[before - 1] != 3) return kFailed;
+              const int64_t more = resident_pages() - resident;
+              free_object(moved);
+              free_object(moved);
+              free_object(neighbour);
+              return more <= 300 ? kPassed : kFailed;  // in place of 1,536; the kernel counts late
+            }),
+            kPassed);
 }
 
 TEST_F(Realloc, TheAlignmentIsKept) {
