@@ -244,7 +244,6 @@ TEST_F(Realloc, WhatWasNeverWrittenIsNotThereAfterAMoveEither) {
               if (moved == object || moved[5] != 1 || moved[before / 2] != 2 || moved[before - 1] != 3) return kFailed;
               const int64_t more = resident_pages() - resident;
               free_object(moved);
-              free_object(moved);
               free_object(neighbour);
               return more <= 300 ? kPassed : kFailed;  // in place of 1,536; the kernel counts late
             }),
