@@ -169,6 +169,8 @@ add_dependencies(folio_static folio_object)
 target_link_libraries(folio_static INTERFACE Threads::Threads)
 target_include_directories(folio_static INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+# A static C++ library has what throws std::bad_alloc only where somebody asks for it.
+target_link_options(folio_static INTERFACE $<$<LINK_LANGUAGE:CXX>:-Wl,-u,_ZSt17__throw_bad_allocv>)
 add_library(folio::static ALIAS folio_static)
 
 add_custom_target(libraries DEPENDS folio_shared folio_object folio_static folio_embed)

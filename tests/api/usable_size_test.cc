@@ -61,7 +61,9 @@ TEST(GoodSize, IsMonotonousAndStable) {
     before = good;
   }
   EXPECT_EQ(folio_good_size(0), folio_good_size(1));
-  for (size_t size : {static_cast<size_t>(PTRDIFF_MAX) + 1, SIZE_MAX}) EXPECT_EQ(folio_good_size(size), 0u) << size;
+  for (size_t size : {size_t{PTRDIFF_MAX}, size_t{PTRDIFF_MAX} + 1, SIZE_MAX}) {
+    EXPECT_EQ(folio_good_size(size), 0u) << size;
+  }
 }
 
 // The promise of at most 25 % from bin to bin, and under 10 % on average from 1 to 16 KiB.
