@@ -96,7 +96,8 @@ size_t dirty_over_bound() {
   const int64_t some = least_of(most_of(back, 2 * live), kTolerated);
   const int64_t share = most_of(some, least_of(some + least_of(huge / 4, 4 * kTolerated), recent - live));
   const int64_t large = most_of(least_of(page_counts.dirty_large.get(), share), 0);
-  const int64_t bound = most_of(large + most_of(floor, resident / 4), floor + again);
+  // What grows of the floor does not come on top of large objects.
+  const int64_t bound = most_of(large + most_of(least, resident / 4), floor + again);
   const int64_t excess = dirty - bound;
   return excess > 0 ? static_cast<size_t>(excess) : 0;
 }

@@ -190,6 +190,10 @@ TEST(Retain, WhatWasLiveSinceTheLastTickIsToleratedAndMoreIfItWasPurgedInVain) {
     const Counts freed(0, 300 * kSigned, false);
     EXPECT_EQ(dirty_over_bound() / kMiB, 300u - 32) << "which spares what is used in turns anyway";
   }
+  {
+    const Counts freed(0, 300 * kSigned, true);
+    EXPECT_EQ(dirty_over_bound() / kMiB, 300u - 64 - 16) << "what came back does not come on top of large objects";
+  }
   set_timekeeper(false);
   forget_recent_live();
   EXPECT_EQ(left(0, 300), 300u - 32) << "a tick later nothing but the floor";
