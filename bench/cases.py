@@ -298,6 +298,7 @@ CASES = [
             SPEED,
             PEAK,
             Figure("slowest_undisturbed_ns", "longest call up to 1 MiB", "us", 1e-3),
+            Figure("malloc_and_touch_max_undisturbed_ns", "longest malloc and touch up to 1 MiB", "us", 1e-3),
             Figure("slowest_ns", "longest* call up to 1 MiB", "us", 1e-3),
             Figure("malloc_p99_999_ns", "malloc p99.999", "us", 1e-3),
             Figure("free_p99_999_ns", "free p99.999", "us", 1e-3),
