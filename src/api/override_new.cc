@@ -3,7 +3,9 @@
 // Built without the C++ library: what throws std::bad_alloc and knows the new-handler is found at run time, in the
 // program's own C++ library, and only when memory is out.
 #include <dlfcn.h>
+#include <link.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/text.h"
 #include "core/free.h"
@@ -182,40 +184,65 @@ extern "C" {
 
 namespace {
 
-constinit Hint<bool> all_own{false};  // false: not known yet, or some form is the program's
+// none of the forms above is the program's, or some are
+enum Whose : uint8_t { kNotKnown, kAllOwn, kReplaced };
+constinit Hint<uint8_t> whose{kNotKnown};
+
+// In a program that is not position-independent and takes the address of a form, that is the address of its entry for
+// calls of it (a symbol with a value, but no section). Only the loader can tell, and it is asked as the process starts.
+bool is_call_entry([[maybe_unused]] void* address) {
+#if defined(FOLIO_SHARED) && defined(__GLIBC__)
+  Dl_info of_address;
+  const ElfW(Sym)* symbol = nullptr;
+  return dladdr1(address, &of_address, const_cast<void**>(reinterpret_cast<const void**>(&symbol)), RTLD_DL_SYMENT) !=
+             0 &&
+         symbol != nullptr && symbol->st_shndx == SHN_UNDEF;
+#else
+  return false;
+#endif
+}
 
 // The compiler takes two names for two addresses, without the asm.
 template <class Form>
-bool is_own(Form* used, const char* own) {
+bool is_own(Form* used, const char* own, bool ask) {
   asm("" : "+r"(used));
-  return reinterpret_cast<const char*>(used) == own;
+  return reinterpret_cast<const char*>(used) == own || (ask && is_call_entry(reinterpret_cast<void*>(used)));
 }
-FOLIO_COLD bool find_all_own() {
+FOLIO_COLD bool all_are_own(bool ask) {
   using New = void*(size_t);
   using NewAligned = void*(size_t, std::align_val_t);
   using Delete = void(void*) noexcept;
   using DeleteAligned = void(void*, std::align_val_t) noexcept;
-  const bool all = is_own<New>(&::operator new, folio_own_new) &&
-                   is_own<Delete>(&::operator delete, folio_own_delete) &&
-                   is_own<New>(&::operator new[], folio_own_new_array) &&
-                   is_own<Delete>(&::operator delete[], folio_own_delete_array) &&
-                   is_own<NewAligned>(&::operator new, folio_own_new_aligned) &&
-                   is_own<NewAligned>(&::operator new[], folio_own_new_array_aligned) &&
-                   is_own<DeleteAligned>(&::operator delete, folio_own_delete_aligned) &&
-                   is_own<DeleteAligned>(&::operator delete[], folio_own_delete_array_aligned);
-  if (all) all_own.set(true);
-  return all;
+  return is_own<New>(&::operator new, folio_own_new, ask) &&
+         is_own<Delete>(&::operator delete, folio_own_delete, ask) &&
+         is_own<New>(&::operator new[], folio_own_new_array, ask) &&
+         is_own<Delete>(&::operator delete[], folio_own_delete_array, ask) &&
+         is_own<NewAligned>(&::operator new, folio_own_new_aligned, ask) &&
+         is_own<NewAligned>(&::operator new[], folio_own_new_array_aligned, ask) &&
+         is_own<DeleteAligned>(&::operator delete, folio_own_delete_aligned, ask) &&
+         is_own<DeleteAligned>(&::operator delete[], folio_own_delete_array_aligned, ask);
+}
+
+#if defined(FOLIO_SHARED) && defined(__GLIBC__)
+[[gnu::constructor]] void learn_whose() { whose.set(all_are_own(false) || all_are_own(true) ? kAllOwn : kReplaced); }
+#endif
+
+// Before that constructor an address alone decides, and where it is another one no more than this call.
+FOLIO_COLD bool find_whether_own() {
+  if (whose.get() == kReplaced || !all_are_own(false)) return false;
+  whose.set(kAllOwn);
+  return true;
 }
 
 // Three instructions where no form is replaced: twenty of new[] and delete[] 1.08, new and sized delete 0.99 to 1.02 of
 // the time without. (Rejected: new[] as a jump to whoever's operator new it is, 1.13.)
 template <class Own, class Default>
 FOLIO_COLD auto find_whose(Own own, Default by_default) {
-  return find_all_own() ? own() : by_default();
+  return find_whether_own() ? own() : by_default();
 }
 template <class Own, class Default>
 FOLIO_INLINE auto own_or_default(Own own, Default by_default) {
-  if (__builtin_expect(all_own.get(), true)) return own();
+  if (__builtin_expect(whose.get() == kAllOwn, true)) return own();
   return find_whose(own, by_default);
 }
 

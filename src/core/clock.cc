@@ -248,7 +248,7 @@ bool comes_back() {
 void housekeeper_main(void*) {
   // No thread cache, whose end nobody would report: as this thread ends, the libc frees other threads' stacks.
   thread_state = {nullptr, Phase::kEnded};
-  in_housekeeper = true;
+  in_housekeeper = true, in_doubt_since = 0;
   do {
     while ((!is_worth_a_thread() || keep_time()) && sleep()) {
     }

@@ -57,20 +57,25 @@ bool refill(char* address, size_t bytes) {
 
 }  // namespace
 
-// Pages that differ alone would do, but then each one that is written is read first: two page faults. And runs of pages
-// with something in them at once: the libc copies much as fast as the memory goes.
+// Leaves out long runs of pages of zeros, where the target has them too. (Each such page: 1.3 to 1.8 of the time where
+// every other one is of zeros, as an untouched target then faults twice. By comparison alone each one that is written
+// does.)
 void copy_filled(char* to, const char* from, size_t bytes) {
+  constexpr unsigned kRun = 8;
   const size_t page = page_bytes();
-  const auto part = [=](size_t at) { return bytes - at < page ? bytes - at : page; };
-  for (size_t at = 0, end = 0; at < bytes; at = end) {
-    while (end < bytes && (from[end] != 0 || __builtin_memcmp(from + end, from + end + 1, part(end) - 1) != 0)) {
-      end += part(end);
-    }
-    if (end == at) {  // a page of zeros
-      end += part(at);
-      if (__builtin_memcmp(to + at, from + at, end - at) == 0) continue;
-    }
+  const auto end_of = [=](size_t at) { return bytes - at < page ? bytes : at + page; };
+  const auto is_zero = [=](size_t at) {
+    return from[at] == 0 && __builtin_memcmp(from + at, from + at + 1, end_of(at) - at - 1) == 0;
+  };
+  for (size_t at = 0; at < bytes;) {
+    size_t end = at;
+    unsigned zeros = 0;
+    for (; end < bytes && zeros < kRun; end = end_of(end)) zeros = is_zero(end) ? zeros + 1 : 0;
+    if (zeros == kRun) end = at + (end - at + page - 1) / page * page - kRun * page;
     __builtin_memcpy(to + at, from + at, end - at);
+    for (at = end; at < bytes && is_zero(at); at = end_of(at)) {
+      if (__builtin_memcmp(to + at, from + at, end_of(at) - at) != 0) __builtin_memset(to + at, 0, end_of(at) - at);
+    }
   }
 }
 
