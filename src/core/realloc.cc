@@ -52,8 +52,8 @@ bool stays_in_slot(size_t usable, size_t size) {
 constexpr size_t kStaysHuge = kLargeMost / 4;
 
 // From so many bytes on an object may have pages that were never written, and its copy shall not have them either. (500
-// of 1.5 MB, of which one byte is written, that grow to 2.25: 720 MiB without, 70 to 132 with it. From 256 KiB on 300 KB
-// of zeros, in pages that are there, took 1.2 of the time with all that is written afterwards.)
+// of 1.5 MB, of which one byte is written, that grow to 2.25: 720 MiB without, 70 to 132 with it. From 256 KiB on 300
+// KB of zeros, in pages that are there, took 1.2 of the time with all that is written afterwards.)
 constexpr size_t kMayBeSparse = size_t{1} << 20;
 
 // The new place of an object that grows. If at least four fifths of it are copied, as then little can stay untouched, a

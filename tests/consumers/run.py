@@ -194,6 +194,21 @@ class Consumers(unittest.TestCase):
             run(program)
             run(program, LD_PRELOAD=self.preloadable())
 
+    def test_addresses_of_operators(self) -> None:
+        """A program that takes them replaces none, also where they are those of its own entries for calls (no PIE)."""
+        source = self.work / "addresses.cc"
+        source.write_text(
+            "#include <new>\n"
+            "void* (*volatile make)(std::size_t) = &::operator new;\n"
+            "void (*volatile end)(void*) = &::operator delete;\n"
+            "volatile std::size_t size = 500;\n"
+            "int main() { end(make(8)); ::operator delete[](::operator new[](48), size); }\n"
+        )
+        for flags in (["-no-pie", "-fno-pie"], ["-pie", "-fpie"]):
+            program = self.compile("addresses", source, "-std=c++17", "-fno-builtin", *flags, compiler=CXX)
+            # The sized form is Folio's own: it finds the wrong size, and aborts.
+            run(program, status=-6, LD_PRELOAD=self.preloadable())
+
     def in_all_ways(self, name: str, source: Path, *flags: str) -> None:
         """Builds it with Folio, and runs it, in each way in which Folio and the C++ library may come."""
         first, shared = [source, f"-I{self.prefix}/include", *flags], [f"-L{self.lib}", "-lfolio"]
