@@ -52,9 +52,21 @@ bool stays_in_slot(size_t usable, size_t size) {
 constexpr size_t kStaysHuge = kLargeMost / 4;
 
 // From so many bytes on an object may have pages that were never written, and its copy shall not have them either. (500
-// of 1.5 MB, of which one byte is written, that grow to 2.25: 720 MiB without, 70 to 132 with it. From 256 KiB on 300
-// KB of zeros, in pages that are there, took 1.2 of the time with all that is written afterwards.)
+// of 1.5 MB, of which one byte is written, that grow to 2.25: 720 MiB without, 166 with it. From 256 KiB on 300 KB of
+// zeros, in pages that are there, took 1.2 of the time with all that is written afterwards.)
 constexpr size_t kMayBeSparse = size_t{1} << 20;
+
+// Whether half of some pages, at even distances, are zeros. (Without the look dense objects took 1.05 of the time: what
+// is copied by blocks the libc copies without its fastest way.)
+bool looks_sparse(const char* object, size_t bytes) {
+  constexpr unsigned kLooks = 16;
+  unsigned zeros = 0;
+  for (unsigned i = 0; i < kLooks; ++i) {
+    const char* const at = object + i * (bytes / kLooks);
+    zeros += *at == 0 && __builtin_memcmp(at, at + 1, os::page_bytes() - 1) == 0 ? 1 : 0;
+  }
+  return zeros >= kLooks / 2;
+}
 
 // The new place of an object that grows. If at least four fifths of it are copied, as then little can stay untouched, a
 // chunk that is opened for it may be part of a huge page (store/cluster.h). (Without a bound 4,000 objects of 2 KB that
@@ -135,7 +147,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
   }
   give_room(moved, size, extent.usable_bytes);
   const size_t bytes = size < extent.usable_bytes ? size : extent.usable_bytes;
-  if (bytes >= kMayBeSparse) {
+  if (bytes >= kMayBeSparse && looks_sparse(static_cast<const char*>(object), bytes)) {
     os::copy_filled(static_cast<char*>(moved), static_cast<const char*>(object), bytes);
   } else {
     __builtin_memcpy(moved, object, bytes);

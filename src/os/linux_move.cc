@@ -57,25 +57,15 @@ bool refill(char* address, size_t bytes) {
 
 }  // namespace
 
-// Leaves out long runs of pages of zeros, where the target has them too. (Each such page: 1.3 to 1.8 of the time where
-// every other one is of zeros, as an untouched target then faults twice. By comparison alone each one that is written
-// does.)
+// By blocks: where a block is zeros and the target has them too, it is left out. (Page by page: 1.3 to 1.8 of the time
+// where every other page is of zeros, as an untouched target then faults twice. By runs of pages, of which each is
+// looked at first: 1.03 to 1.1 where all is written.)
 void copy_filled(char* to, const char* from, size_t bytes) {
-  constexpr unsigned kRun = 8;
-  const size_t page = page_bytes();
-  const auto end_of = [=](size_t at) { return bytes - at < page ? bytes : at + page; };
-  const auto is_zero = [=](size_t at) {
-    return from[at] == 0 && __builtin_memcmp(from + at, from + at + 1, end_of(at) - at - 1) == 0;
-  };
-  for (size_t at = 0; at < bytes;) {
-    size_t end = at;
-    unsigned zeros = 0;
-    for (; end < bytes && zeros < kRun; end = end_of(end)) zeros = is_zero(end) ? zeros + 1 : 0;
-    if (zeros == kRun) end = at + (end - at + page - 1) / page * page - kRun * page;
-    __builtin_memcpy(to + at, from + at, end - at);
-    for (at = end; at < bytes && is_zero(at); at = end_of(at)) {
-      if (__builtin_memcmp(to + at, from + at, end_of(at) - at) != 0) __builtin_memset(to + at, 0, end_of(at) - at);
-    }
+  const size_t block = 16 * page_bytes();
+  for (size_t at = 0, part; at < bytes; at += part) {
+    part = bytes - at < block ? bytes - at : block;
+    const bool zero = from[at] == 0 && __builtin_memcmp(from + at, from + at + 1, part - 1) == 0;
+    if (!zero || __builtin_memcmp(to + at, from + at, part) != 0) __builtin_memcpy(to + at, from + at, part);
   }
 }
 
