@@ -165,9 +165,8 @@ constinit uint64_t in_doubt_since = 0;  // 0: it is not; only the housekeeper to
 bool nobody_left() {
   const unsigned threads = os::thread_total();
   if (thread_count() == 0 && os::first_thread_left()) {
-    const uint64_t now = os::now_ms();
-    if (in_doubt_since == 0) in_doubt_since = now;
-    return threads <= 2 || now - in_doubt_since >= kDoubtMs;
+    if (in_doubt_since == 0) in_doubt_since = os::now_ms();
+    return threads <= 2 || os::now_ms() - in_doubt_since >= kDoubtMs;
   }
   in_doubt_since = 0;
   if (!wanted_always()) return threads <= 2;
@@ -248,7 +247,8 @@ bool comes_back() {
 void housekeeper_main(void*) {
   // No thread cache, whose end nobody would report: as this thread ends, the libc frees other threads' stacks.
   thread_state = {nullptr, Phase::kEnded};
-  in_housekeeper = true, in_doubt_since = 0;
+  in_housekeeper = true;
+  in_doubt_since = 0;  // that of the housekeeper before
   do {
     while ((!is_worth_a_thread() || keep_time()) && sleep()) {
     }

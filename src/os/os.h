@@ -69,7 +69,8 @@ struct PageRange {
 };
 unsigned purge_some(const PageRange* ranges, unsigned count);
 
-// Copies bytes by pages, so that where `from` was never written `to` does not become resident either.
+// Copies bytes but for blocks of 16 pages that are zeros in both: so `to` does not become resident where much of `from`
+// was never written.
 void copy_filled(char* to, const char* from, size_t bytes);
 
 // Moves the first `used` bytes of `from` to `to`, which was reserved and is writable for as long: of the first `bytes`,
