@@ -84,7 +84,7 @@ FOLIO_API bool folio_expand(void *object, size_t size);
 /* ---- Questions ------------------------------------------------------------------------------------------- */
 
 /* The usable size that malloc(size) would have at least: that of the smallest object for 0, as malloc(0) returns one; 0
- * for a size that malloc refuses. Guarded objects (option guard) have no more than was asked for. */
+ * for more than PTRDIFF_MAX, which malloc refuses. Guarded objects (option guard) have no more than was asked for. */
 FOLIO_API size_t folio_good_size(size_t size);
 
 /* All bytes of the object that the program may use; 0 for null. */
@@ -130,7 +130,7 @@ FOLIO_API bool folio_start_housekeeper(void);
  *   hard  beyond it allocation fails, of objects over 32 KiB a little before it (a 32nd, 1 to 32 MiB), so that the
  *         program can still allocate small ones while it unwinds. Everything that can go has gone then.
  * A limit below 4 MiB, but for 0, is 4 MiB. False, and nothing changes, where `soft` is above `hard`, or one of them
- * over PTRDIFF_MAX. */
+ * over PTRDIFF_MAX. For one thread at a time: two calls at once may leave a mixture of both, until the next one. */
 FOLIO_API bool folio_set_limit(size_t soft, size_t hard);
 
 /* How near memory is to a limit, Folio's own or the system's. */
@@ -140,7 +140,7 @@ enum {
   FOLIO_LEVEL_NEAR = 1,    /* 7/8 of the soft limit: no new huge pages */
   FOLIO_LEVEL_TIGHT = 2,   /* 15/16: caches are emptied */
   FOLIO_LEVEL_AT_SOFT = 3, /* the soft limit: what is free goes at once */
-  FOLIO_LEVEL_AT_HARD = 4  /* large objects, or all, get no memory */
+  FOLIO_LEVEL_AT_HARD = 4  /* the hard limit refused a request */
 };
 /* NOLINTEND(readability-identifier-naming) */
 
@@ -216,7 +216,7 @@ FOLIO_API void folio_profile_write(folio_write_fn *write, void *context);
 FOLIO_API const char *folio_version(void);
 
 /* The value of an option (docs/options.md) as it is in force. True if there is one of that name. Enumerations are
- * numbered from 0 in the order in which the documentation lists them; switches are 0 or 1. */
+ * numbered from 0 in the order in which the documentation lists them; switches are 0 or 1; no path is 0. */
 FOLIO_API bool folio_option_get(const char *name, int64_t *value);
 
 /* Gives an option another value: errors, decay, dirty_floor, thread_cache, thread_cache_pool or depot, which hold from

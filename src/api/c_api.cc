@@ -196,18 +196,24 @@ bool folio_limit_get(folio_limit* limit) {
 bool folio_on_pressure(int level, folio_pressure_fn* function) {
   start();
   if (!pressure_call(level, function)) return false;
-  return level == FOLIO_LEVEL_CALM || clock_start_housekeeper();
+  if (level == FOLIO_LEVEL_CALM || clock_start_housekeeper()) return true;
+  pressure_call(FOLIO_LEVEL_CALM, function);
+  return false;
 }
 
 bool folio_profile_start(size_t interval) {
   constexpr size_t kIntervalMost = size_t{1} << 40;
   start();
-  return interval >= 1 && interval <= kIntervalMost && seam_close(interval);
+  if (interval < 1 || interval > kIntervalMost || !seam_close(interval)) return false;
+  options.profile = static_cast<int64_t>(interval);
+  return true;
 }
 
 bool folio_profile_stop(void) {
   start();
-  return seam_open();
+  if (!seam_open()) return false;
+  options.profile = 0;
+  return true;
 }
 
 void folio_profile_write(folio_write_fn* write, void* context) {

@@ -408,7 +408,7 @@ void clock_after_huge_free(size_t freed) {
   note_live_until_now(freed);
   if (const size_t excess = dirty_excess()) {
     const size_t aged = huge_purge(false, excess);
-    if (aged < excess) huge_purge(true, excess - aged);
+    note_huge_purged_to_bound(aged + (aged < excess ? huge_purge(true, excess - aged) : 0));
   }
   clock_after_large_call(0);
 }

@@ -66,13 +66,15 @@ bool ladder_make_room_for_large(size_t bytes, const char* function) {
   return true;
 }
 
-void ladder_note_refused() {
-  if (limits_on()) limit_note_refused();
+void ladder_note_refused(size_t bytes) {
+  if (limits_on()) limit_note_refused(bytes);
 }
 
 bool ladder_is_tight() { return tight.load(order::relaxed); }  // relaxed: a hint
 
 void ladder_set(int64_t soft, int64_t hard) {
+  options.limit_soft = soft;
+  options.limit_hard = hard;
   limit_set(soft, hard);
   follow(level_now());
   if (limits_on() && level_now() >= kAtSoft) collect_everything("folio_set_limit");

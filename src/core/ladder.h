@@ -27,7 +27,7 @@ inline void ladder_after_call() {
 // caller asks the store once more.
 bool ladder_make_room(const char* function);
 bool ladder_make_room_for_large(size_t bytes, const char* function);
-void ladder_note_refused();
+void ladder_note_refused(size_t bytes);
 
 bool ladder_is_tight();
 

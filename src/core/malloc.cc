@@ -33,8 +33,8 @@ namespace folio {
 
 namespace {
 
-void* out_of_memory() {
-  ladder_note_refused();
+void* out_of_memory(size_t size) {
+  ladder_note_refused(size);
   errno = ENOMEM;
   return nullptr;
 }
@@ -79,7 +79,7 @@ void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
 }
 
 void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
-  if (size > PTRDIFF_MAX) return out_of_memory();
+  if (size > PTRDIFF_MAX) return out_of_memory(size);
   HugeBlock* block = huge_alloc(size, alignment);
   if (block == nullptr && ladder_make_room_for_large(size, "malloc")) block = huge_alloc(size, alignment);
   if (block == nullptr && give_back_for_large(size)) block = huge_alloc(size, alignment);
@@ -87,7 +87,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kClusterBytes;
     void* const object = may_fit ? large_alloc(process_fields, size, alignment, zeroed, false) : nullptr;
-    return object == nullptr ? out_of_memory() : object;
+    return object == nullptr ? out_of_memory(size) : object;
   }
   void* const object = start_of_huge(block, size, zeroed);
   clock_after_large_call(size);
@@ -128,7 +128,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && give_back_for_large(size)) object = take_large(size, alignment, zeroed);
   clock_after_large_bytes(size);
-  return object == nullptr ? out_of_memory() : object;
+  return object == nullptr ? out_of_memory(size) : object;
 }
 
 // For a call while the seam is not open: an object that is sampled or guarded. Null: the call goes on as any.
@@ -177,7 +177,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   if (object == nullptr) object = allocate_in_larger_bin(bin);
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take();
   clock_after_slow_call();
-  return object == nullptr ? out_of_memory() : object;
+  return object == nullptr ? out_of_memory(info_of(bin).size) : object;
 }
 
 void* allocate_medium(size_t size) {
@@ -258,7 +258,7 @@ FOLIO_NOINLINE void* allocate_aligned_slow(size_t alignment, size_t size, bool z
   // An object of a larger bin, where memory is short, may not be aligned.
   if (object != nullptr && reinterpret_cast<uintptr_t>(object) % alignment != 0) {
     give_objects(bin_id(chunk_code(object)), &object, 1, "aligned_alloc");
-    return out_of_memory();
+    return out_of_memory(size);
   }
   return object == nullptr || zero || !zeroed ? object : __builtin_memset(object, 0, size);
 }

@@ -17,6 +17,7 @@
 #include "os/os.h"
 #include "space/huge.h"
 #include "space/large.h"
+#include "space/pages.h"
 #include "space/room.h"
 #include "store/store.h"
 
@@ -53,20 +54,9 @@ constexpr size_t kStaysHuge = kLargeMost / 4;
 
 // From so many bytes on an object may have pages that were never written, and its copy shall not have them either. (500
 // of 1.5 MB, of which one byte is written, that grow to 2.25: 720 MiB without, 166 with it. From 256 KiB on 300 KB of
-// zeros, in pages that are there, took 1.2 of the time with all that is written afterwards.)
+// zeros, in pages that are there, took 1.2 of the time with all that is written afterwards. Dense ones take 1.05 by
+// blocks, which the libc does not copy its fastest way: hence the look.)
 constexpr size_t kMayBeSparse = size_t{1} << 20;
-
-// Whether half of some pages, at even distances, are zeros. (Without the look dense objects took 1.05 of the time: what
-// is copied by blocks the libc copies without its fastest way.)
-bool looks_sparse(const char* object, size_t bytes) {
-  constexpr unsigned kLooks = 16;
-  unsigned zeros = 0;
-  for (unsigned i = 0; i < kLooks; ++i) {
-    const char* const at = object + i * (bytes / kLooks);
-    zeros += *at == 0 && __builtin_memcmp(at, at + 1, os::page_bytes() - 1) == 0 ? 1 : 0;
-  }
-  return zeros >= kLooks / 2;
-}
 
 // The new place of an object that grows. If at least four fifths of it are copied, as then little can stay untouched, a
 // chunk that is opened for it may be part of a huge page (store/cluster.h). (Without a bound 4,000 objects of 2 KB that

@@ -136,10 +136,10 @@ void limit_start(Complain* complain) {
   limit_set(soft, hard);
 }
 
+// Others may meanwhile read some of the old values beside new ones; two calls at once may leave some of each.
 void limit_set(int64_t soft, int64_t hard) {
   const int64_t bulk = hard - limit_reserve(hard);
   const int64_t begins = hard == 0 ? soft : soft == 0 || soft > bulk ? bulk : soft;
-  // Others may meanwhile read some of the old values beside new ones.
   limit_state.soft.set(soft);
   limit_state.hard.set(hard);
   limit_state.begins.set(begins);
@@ -190,9 +190,12 @@ void limit_gave_back(size_t given, size_t excess) {
   if (in_vain) vain_dirty.set(page_counts.dirty.get());
 }
 
-void limit_note_refused() {
+void limit_note_refused(size_t bytes) {
   limit_state.refused.add(1);
-  note_level(kAtHard);
+  // Not where something else refused it, as address space; nor what no cache that the program drops makes room for.
+  constexpr size_t kRounded = 64 << 10;  // what a large object takes beyond its size is less
+  const bool by_limit = bytes <= static_cast<uint64_t>(limit_state.hard.get());
+  if (by_limit && !has_room_for_large(bytes + kRounded)) note_level(kAtHard);
 }
 
 }  // namespace folio

@@ -78,7 +78,7 @@ Level limit_take_highest();
 size_t limit_excess();
 void limit_gave_back(size_t given, size_t excess);
 
-// A request got no memory.
-void limit_note_refused();
+// A request of so many bytes got no memory.
+void limit_note_refused(size_t bytes);
 
 }  // namespace folio

@@ -57,15 +57,18 @@ uint32_t level_between(const Seen& before, const Seen& now) {
   return some >= kNearShare || now.met > before.met ? kNear : kCalm;
 }
 
-// Relaxed, but for the claim of a place: a level that is seen late is the program's own race.
+// A function and its level in one word, so that no level is taken for another function's; 0 is free. Relaxed: the word
+// is all there is to know, and a level that is seen late is the program's own race.
 struct Place {
-  Atomic<PressureFunction*> function;  // set once, so that no level is taken for another function's
-  Atomic<int> level;                   // 0: not to be called
-  uint32_t notified = kCalm;           // the housekeeper's own, both
+  Atomic<uint64_t> word;
+  uint64_t seen = 0;  // the housekeeper's own, as the rest: the word that it is about
+  uint32_t notified = kCalm;
   uint64_t notified_ms = 0;
 };
 constinit Place places[kPressureFunctions];
-constinit Atomic<uint32_t> functions{0};
+constexpr unsigned kLevelShift = 61;  // no address of code has these bits
+static_assert(kAtHard < 8);
+constexpr uint64_t kFunctionBits = (uint64_t{1} << kLevelShift) - 1;
 
 }  // namespace
 
@@ -109,30 +112,40 @@ void pressure_poll(uint64_t now_ms) {
 
 bool pressure_call(int level, PressureFunction* function) {
   if (function == nullptr || level < 0 || level > static_cast<int>(kAtHard)) return false;
+  const auto address = reinterpret_cast<uint64_t>(function);
+  const uint64_t word = level == 0 ? 0 : address | static_cast<uint64_t>(level) << kLevelShift;
+  const auto replace = [word](Place& place, uint64_t before) {
+    return place.word.compare_exchange(before, word, order::relaxed);  // relaxed: see Place
+  };
+  // In each place that has it: of two threads that call at once each may have taken one.
+  bool found = level == 0;
   for (Place& place : places) {
-    PressureFunction* found = nullptr;
-    // Relaxed: the function is all there is to know.
-    if (!place.function.compare_exchange(found, function, order::relaxed) && found != function) continue;
-    if (found == nullptr) functions.fetch_add(1, order::relaxed);  // relaxed: a hint
-    place.level.store(level, order::relaxed);                      // relaxed: see Place
-    return true;
+    const uint64_t before = place.word.load(order::relaxed);  // relaxed: see Place
+    if ((before & kFunctionBits) == address) found |= replace(place, before);
+  }
+  for (Place& place : places) found = found || replace(place, 0);
+  return found;
+}
+
+bool pressure_has_functions() {
+  for (const Place& place : places) {
+    if (place.word.load(order::relaxed) != 0) return true;  // relaxed: a hint
   }
   return false;
 }
 
-bool pressure_has_functions() { return functions.load(order::relaxed) != 0; }  // relaxed: a hint
-
 void pressure_notify(Level highest, uint64_t now_ms) {
   for (Place& place : places) {
-    PressureFunction* const function = place.function.load(order::relaxed);       // relaxed: see Place
-    const auto wanted = static_cast<uint32_t>(place.level.load(order::relaxed));  // relaxed: see Place
-    const bool reached = function != nullptr && wanted != 0 && highest >= wanted;
+    const uint64_t word = place.word.load(order::relaxed);  // relaxed: see Place
+    if (word != place.seen) place.notified = kCalm;
+    place.seen = word;
+    const bool reached = word != 0 && highest >= word >> kLevelShift;
     const bool again = place.notified >= highest && now_ms < place.notified_ms + kAgainMs;
     if (!reached) place.notified = kCalm;
     if (!reached || again) continue;
     place.notified = highest;
     place.notified_ms = now_ms;
-    function(static_cast<int>(highest));
+    reinterpret_cast<PressureFunction*>(word & kFunctionBits)(static_cast<int>(highest));
   }
 }
 

@@ -28,7 +28,7 @@ inline constexpr unsigned kPressureFunctions = 16;
 // `function` is to be called when that level is reached, kNear to kAtHard, and while it lasts once a second; not any
 // more with kCalm. False if the level is none, or there are too many functions.
 bool pressure_call(int level, PressureFunction* function);
-bool pressure_has_functions();  // one load
+bool pressure_has_functions();
 // Calls those whose level `highest` reaches, the highest level since the call before.
 void pressure_notify(Level highest, uint64_t now_ms);
 

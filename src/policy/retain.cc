@@ -14,6 +14,9 @@ constinit Hint<int64_t> most_resident{0};  // the same without huge objects
 constinit Hint<int64_t> purged{0};         // for the bound, since the last tick, and not live again yet
 constinit Hint<int64_t> purged_to{0};      // what was live after it, and then what came back of it
 constinit Hint<int64_t> regrown{0};        // what came back; half of it at each tick
+// The same of huge objects: not by what is live, as their pages may be untouched, but by blocks that are filled again.
+constinit Hint<int64_t> huge_purged{0}, huge_regrown{0};
+constinit Hint<uint64_t> huge_refilled{0};  // as last seen
 
 constinit Counter<unsigned> passes_in_vain{0};  // in a row, since the last tick
 constexpr unsigned kInVainMost = 2;
@@ -38,6 +41,14 @@ void note_regrown(int64_t live) {
   regrown.set(least_of(regrown.get() + came_back, kAgainMost));
   purged.set(purged.get() - came_back);
   purged_to.set(live);
+}
+
+void note_huge_regrown() {
+  const uint64_t now = page_counts.huge_refilled.get();
+  const int64_t came_back = least_of(static_cast<int64_t>(now - huge_refilled.get()), huge_purged.get());
+  huge_refilled.set(now);
+  huge_regrown.set(least_of(huge_regrown.get() + came_back, kAgainMost));
+  huge_purged.set(huge_purged.get() - came_back);
 }
 
 }  // namespace
@@ -65,7 +76,9 @@ void forget_recent_live() {
   most_live.set(live_now());
   most_resident.set(live_resident());
   regrown.set(regrown.get() / 2);
+  huge_regrown.set(huge_regrown.get() / 2);
   purged.set(0);
+  huge_purged.set(0);
   passes_in_vain.set(0);
   wait_until.set(0);
 }
@@ -76,6 +89,8 @@ void note_purged_to_bound(size_t bytes) {
   purged.set(purged.get() + static_cast<int64_t>(bytes));
   purged_to.set(live);
 }
+
+void note_huge_purged_to_bound(size_t bytes) { huge_purged.set(huge_purged.get() + static_cast<int64_t>(bytes)); }
 
 size_t dirty_excess() { return options.decay != 0 && timekeeper_runs() ? 0 : dirty_over_bound(); }
 
@@ -89,11 +104,14 @@ size_t dirty_over_bound() {
   const int64_t recent = most_live.get();
   const int64_t huge = live_huge(), resident = live - huge;
   note_regrown(resident);
+  note_huge_regrown();
   const int64_t proven = least_of(kAgainFirst + regrown.get(), kAgainMost);
   const int64_t lately = least_of(recent - live, most_resident.get() - resident);
   const int64_t again = timekeeper_runs() ? 0 : least_of(lately, proven);
-  const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), kTolerated);  // may come back
-  const int64_t some = least_of(most_of(back, 2 * live), kTolerated);
+  const int64_t in_vain = timekeeper_runs() ? 0 : most_of(least_of(huge_regrown.get(), recent - 2 * live), 0);
+  const int64_t most_back = least_of(kTolerated + in_vain, kAgainMost);
+  const int64_t back = least_of(least_of(recent, recent + recent / 4 - live), most_back);  // may come back
+  const int64_t some = most_of(back, least_of(2 * live, kTolerated));
   const int64_t share = most_of(some, least_of(some + least_of(huge / 4, 4 * kTolerated), recent - live));
   const int64_t large = most_of(least_of(page_counts.dirty_large.get(), share), 0);
   // What grows of the floor does not come on top of large objects.

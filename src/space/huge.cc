@@ -257,9 +257,8 @@ HugeBlock* new_block(size_t size, size_t alignment) {
 // 26,500 page faults in place of 2,500.)
 void trim(HugeBlock& block, size_t bytes, bool whole) {
   if (block.touched_bytes <= bytes + bytes / 4) return;
-  const size_t kept = whole ? round_up(bytes, kClusterBytes) : bytes;
-  if (block.touched_bytes <= kept) return;
-  if (purge_pages(block.base + kept, block.touched_bytes - kept)) block.touched_bytes = kept;
+  const size_t kept = whole ? round_up(bytes, kClusterBytes) : bytes, beyond = block.touched_bytes - kept;
+  if (block.touched_bytes > kept && purge_pages(block.base + kept, beyond)) block.touched_bytes = kept;
 }
 
 size_t most_resident(const HugeBlock& block) {
@@ -297,6 +296,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   if (block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
   if (block == nullptr) return nullptr;
   trim(*block, bytes, whole_chunks(*block));
+  count_huge_refilled(block->usable_bytes, bytes, block->touched_bytes);
   block->usable_bytes = 0;
   set_usable(*block, bytes);
   live_count.add(1);

@@ -12,6 +12,9 @@ namespace folio {
 
 namespace {
 
+constexpr uint32_t kAges =
+    2;  // after a huge page was broken up its place gets none before so many calls of large_age()
+
 constexpr unsigned kChunkGranules = kClusterBytes >> kGranuleShift;
 static_assert(kChunkGranules % 64 == 0 && kFieldBytesMost / kClusterBytes <= 32);
 
@@ -81,7 +84,7 @@ void leave_resident(Field& f, unsigned from, unsigned end) {
 void prefer_in(Field& f, unsigned chunk, unsigned from, unsigned end) {
   const unsigned first = chunk * kChunkGranules, last = first + kChunkGranules;
   const unsigned low = from > first ? from : first, high = end < last ? end : last;
-  const bool soon = static_cast<int32_t>(f.home->age.get() - f.huge_from[chunk].get()) < 0;
+  const bool soon = f.huge_from[chunk].get() - f.home->age.get() - 1 < kAges;  // also when the count has wrapped
   if (soon || !nothing_there(f, chunk) || !take(f, first, low)) return;
   if (!take(f, high, last)) return leave(f, first, low);
   // Once more, now that nobody else can change it.
@@ -106,7 +109,6 @@ void large_prefer_huge(Field& f, unsigned from, unsigned count) {
 }
 
 void large_refuse_huge(Field& f, unsigned from, unsigned count) {
-  constexpr unsigned kAges = 2;
   const unsigned first = from / kChunkGranules, last = (from + count - 1) / kChunkGranules;
   const auto theirs = static_cast<uint32_t>(low_mask(last - first + 1) << first);
   // Relaxed, both: a bit is set while all granules of its cluster are taken; the caller has taken some since.

@@ -10,11 +10,21 @@ namespace folio {
 
 alignas(64) constinit PageCounts page_counts;
 
+bool looks_sparse(const char* start, size_t bytes) {
+  constexpr unsigned kLooks = 16;
+  unsigned zeros = 0;
+  for (unsigned i = 0; i < kLooks; ++i) {
+    const char* const at = start + i * (bytes / kLooks);
+    zeros += *at == 0 && __builtin_memcmp(at, at + 1, os::page_bytes() - 1) == 0 ? 1 : 0;
+  }
+  return zeros >= kLooks / 2;
+}
+
 void zero_pages(char* start, size_t bytes) {
   const size_t page = os::page_bytes();
   auto* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), page));
   auto* const end = reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(start + bytes), page));
-  if (bytes < kZeroByPurge || !purge_pages(first, static_cast<size_t>(end - first))) {
+  if (bytes < kZeroByPurge || !looks_sparse(start, bytes) || !purge_pages(first, static_cast<size_t>(end - first))) {
     __builtin_memset(start, 0, bytes);
     return;
   }

@@ -283,10 +283,26 @@ TEST(Limit, WhatAnotherThreadGaveBackWasNotInVain) {
   EXPECT_EQ(limit_excess(), 1000u);
 }
 
+TEST(Limit, WhatNoLimitRefusedIsNoLevel) {
+  {
+    const Limits limits("limit_soft:1G");
+    limit_take_highest();
+    limit_note_refused(size_t{1} << 30);
+    EXPECT_EQ(limit_take_highest(), kCalm) << "there is no hard limit";
+  }
+  const Limits limits("limit_hard:1G");
+  const uint64_t before = limit_state.refused.get();
+  for (const size_t bytes : {size_t{100}, size_t{2} << 30, size_t{PTRDIFF_MAX}}) {
+    limit_note_refused(bytes);
+    EXPECT_EQ(limit_take_highest(), kCalm) << bytes;
+  }
+  EXPECT_EQ(limit_state.refused.get(), before + 3);
+}
+
 TEST(Limit, TheHighestLevelIsKeptUntilItIsTaken) {
   const Limits limits("limit_hard:1G");
   limit_take_highest();
-  limit_note_refused();
+  limit_note_refused(size_t{1} << 30);
   EXPECT_EQ(limit_poll(), kCalm);
   EXPECT_EQ(limit_take_highest(), kAtHard);
   EXPECT_EQ(limit_take_highest(), kCalm);

@@ -172,17 +172,35 @@ TEST(Pressure, FunctionsAreCalledFromTheirLevelOn) {
 template <int n>
 void other(int) {}
 template <int... n>
-unsigned fill_places(std::integer_sequence<int, n...>) {
-  return (unsigned{pressure_call(kNear, other<n>)} + ...);
+unsigned set_places(Level level, std::integer_sequence<int, n...>) {
+  return (unsigned{pressure_call(level, other<n>)} + ...);
 }
 
 TEST(Pressure, ThereIsRoomForSixteenFunctions) {
   EXPECT_EQ(in_child([] {
-              const unsigned before = 2;  // of the test above, if it ran here
-              const unsigned fitted = fill_places(std::make_integer_sequence<int, 20>());
-              return fitted >= kPressureFunctions - before && fitted <= kPressureFunctions ? kPassed : kFailed;
+              using Twenty = std::make_integer_sequence<int, 20>;
+              const bool fitted = set_places(kNear, Twenty()) == kPressureFunctions;
+              set_places(kCalm, Twenty());
+              const bool empty = !pressure_has_functions();
+              return fitted && empty && set_places(kNear, Twenty()) == kPressureFunctions ? kPassed : kFailed;
             }),
             kPassed);
+}
+
+TEST(Pressure, AFunctionThatIsNotThereIsCalmAndTakesNoPlace) {
+  EXPECT_TRUE(pressure_call(kCalm, other<100>));
+  EXPECT_FALSE(pressure_has_functions());
+}
+
+TEST(Pressure, ANewFunctionInAnOldPlaceIsCalledAtOnce) {
+  called.clear();
+  EXPECT_TRUE(pressure_call(kNear, first));
+  pressure_notify(kTight, now_ms);
+  EXPECT_TRUE(pressure_call(kCalm, first));
+  EXPECT_TRUE(pressure_call(kNear, second));
+  pressure_notify(kTight, now_ms);
+  EXPECT_EQ(called.size(), 2u);
+  EXPECT_TRUE(pressure_call(kCalm, second));
 }
 
 }  // namespace

@@ -202,6 +202,41 @@ TEST(Retain, WhatWasLiveSinceTheLastTickIsToleratedAndMoreIfItWasPurgedInVain) {
   for (unsigned tick = 0; tick < 40; ++tick) forget_recent_live();
 }
 
+TEST(Retain, OfHugeObjectsMoreIsToleratedWhereItWasPurgedInVain) {
+  const SavedOptions saved;
+  options.dirty_floor = 16;
+  forget_recent_live();
+  const auto turn = [](int64_t most, int64_t live) {
+    {
+      const Counts before(most * kSigned, 50 * kSigned, true);
+      EXPECT_EQ(dirty_excess(), 0u);
+    }
+    const Counts freed(live * kSigned, 300 * kSigned, true);
+    return dirty_excess() / kMiB;
+  };
+  EXPECT_EQ(turn(200, 0), 300u - 64 - 16);
+  note_huge_purged_to_bound(100 * kMiB);
+  EXPECT_EQ(turn(200, 0), 300u - 64 - 16) << "not before it comes back";
+  count_huge_refilled(150 * kMiB, 200 * kMiB, 64 * kMiB);
+  EXPECT_EQ(turn(200, 0), 300u - 64 - 86 - 16);
+  count_huge_refilled(200 * kMiB, 150 * kMiB, 100 * kMiB);
+  EXPECT_EQ(turn(200, 0), 300u - 64 - 100 - 16) << "no more than was purged";
+  EXPECT_EQ(turn(200, 60), 300u - 64 - 80 - 16) << "beside what lives on less";
+  EXPECT_EQ(turn(200, 100), 300u - 64 - 25) << "or nothing";
+  set_timekeeper(true);
+  {
+    const Counts freed(0, 300 * kSigned, true);
+    EXPECT_EQ(dirty_over_bound() / kMiB, 300u - 64 - 16) << "a housekeeper spares what is used in turns anyway";
+  }
+  set_timekeeper(false);
+  forget_recent_live();
+  EXPECT_EQ(turn(200, 0), 300u - 64 - 50 - 16) << "half of it a tick later";
+  note_huge_purged_to_bound(900 * kMiB);
+  count_huge_refilled(900 * kMiB, 900 * kMiB, 0);
+  EXPECT_EQ(turn(400, 0), 300u - 256 - 16) << "no more than kAgainMost";
+  for (unsigned tick = 0; tick < 40; ++tick) forget_recent_live();
+}
+
 TEST(Retain, PassesInVainAreRepeatedWhenALittleMoreIsDirty) {
   const SavedOptions saved;
   options.dirty_floor = 1;

@@ -60,18 +60,26 @@ TEST(ZeroPages, AnyRangeOfAnyPagesBecomesZeroAndNothingElse) {
   }
 }
 
-TEST(ZeroPages, OfALargeRangeThePagesGoBack) {
+TEST(ZeroPages, OfALargeSparseRangeThePagesGoBack) {
   Range range(kZeroByPurge / os::page_bytes());
-  range.touch([](size_t) { return true; });
+  range.touch([](size_t i) { return i % 3 == 0; });
   const PageDelta delta;
   zero_pages(range.at(), range.bytes());
   EXPECT_EQ(range.resident_pages(), 0u);
   EXPECT_EQ(delta.purged(), range.bytes());
 }
 
+TEST(ZeroPages, WhatIsDenseIsCleared) {
+  Range range(kZeroByPurge / os::page_bytes());
+  range.touch([](size_t) { return true; });
+  zero_pages(range.at(), range.bytes());
+  EXPECT_EQ(range.resident_pages(), range.bytes() / os::page_bytes());
+  EXPECT_TRUE(all_zero(range.at(), range.bytes()));
+}
+
 TEST(ZeroPages, WhatIsSmallerIsCleared) {
   Range range(kZeroByPurge / os::page_bytes() - 1);
-  range.touch([](size_t) { return true; });
+  range.touch([](size_t i) { return i % 3 == 0; });
   zero_pages(range.at(), range.bytes());
   EXPECT_EQ(range.resident_pages(), range.bytes() / os::page_bytes());
   EXPECT_TRUE(all_zero(range.at(), range.bytes()));
