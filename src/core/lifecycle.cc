@@ -53,6 +53,7 @@ void after_fork_in_child() {
   start();
   if (options.guard != 0 && guards_start(static_cast<uint64_t>(options.guard))) seam_guard();
   os::remember_cpus();
+  os::note_stacks(nullptr);
   ladder_start(complain);
   clock_start_housekeeper_if_on();
 }

@@ -25,8 +25,6 @@
 extern "C" {
 [[gnu::weak]] extern const ptrdiff_t __rseq_offset;
 [[gnu::weak]] extern const unsigned __rseq_size;
-// Where the first thread's stack was when the process began.
-[[gnu::weak]] extern void* __libc_stack_end;
 }
 
 #ifndef AT_RSEQ_FEATURE_SIZE
@@ -270,20 +268,6 @@ Answer word_is(const void* const* word, const void* value) {
     half += sizeof part;
   }
   return Answer::kYes;
-}
-
-uintptr_t stack_end(const void* on_stack) {
-  constexpr uintptr_t kThreadMost = uintptr_t{8} << 20, kFirstMost = uintptr_t{8} << 20;
-  const auto at = reinterpret_cast<uintptr_t>(on_stack);
-  if (in_first_thread()) {
-    const uintptr_t first = &__libc_stack_end == nullptr ? 0 : reinterpret_cast<uintptr_t>(__libc_stack_end);
-    if (first > at && first - at <= kFirstMost) return first;
-  } else {
-    // To what lies at the end of the stack; not so in the first thread.
-    const auto own = reinterpret_cast<uintptr_t>(arch::thread_pointer());
-    if (own > at && own - at <= kThreadMost) return own;
-  }
-  return (at | (page_bytes() - 1)) + 1;
 }
 
 Answer copy_if_mapped(void* to, const void* from, size_t bytes) {

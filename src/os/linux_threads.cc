@@ -9,12 +9,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "arch/arch.h"
 #include "base/atomic.h"
 #include "os/linux_call.h"
 #include "os/os.h"
 
-// musl has none.
+// musl has none of these.
 extern "C" {
+// Where the first thread's stack was when the process began.
+[[gnu::weak]] extern void* __libc_stack_end;
 [[gnu::weak]] int folio_attr_setaffinity(pthread_attr_t*, size_t, const void*) asm("pthread_attr_setaffinity_np");
 }
 
@@ -102,6 +105,39 @@ bool create_detached(bool own_class) {
 }
 
 }  // namespace
+
+namespace {
+
+constinit Atomic<size_t> stack_least{0};  // of all threads' stacks but the first one's; 0: not known
+
+}  // namespace
+
+void note_stacks(const void* attributes) {
+  pthread_attr_t standard;
+  if (attributes == nullptr && pthread_attr_init(&standard) != 0) return;
+  const auto* const theirs = attributes == nullptr ? &standard : static_cast<const pthread_attr_t*>(attributes);
+  const size_t least = stack_least.load(order::relaxed);  // relaxed: a number
+  size_t bytes = 0;
+  if (pthread_attr_getstacksize(theirs, &bytes) == 0 && (least == 0 || bytes < least)) {
+    stack_least.store(bytes, order::relaxed);  // relaxed: as above
+  }
+  if (attributes == nullptr) pthread_attr_destroy(&standard);
+}
+
+uintptr_t stack_end(const void* on_stack) {
+  constexpr uintptr_t kFirstMost = uintptr_t{8} << 20;
+  constexpr uintptr_t kTls = uintptr_t{64} << 10;  // more than what may lie on a stack behind the thread pointer
+  const auto at = reinterpret_cast<uintptr_t>(on_stack);
+  if (in_first_thread()) {
+    const uintptr_t first = &__libc_stack_end == nullptr ? 0 : reinterpret_cast<uintptr_t>(__libc_stack_end);
+    if (first > at && first - at <= kFirstMost) return first;
+  } else {
+    // To what lies at the end of the stack; not so in the first thread.
+    const auto own = reinterpret_cast<uintptr_t>(arch::thread_pointer());
+    if (own > at && own - at + kTls <= stack_least.load(order::relaxed)) return own;  // relaxed: as above
+  }
+  return (at | (page_bytes() - 1)) + 1;
+}
 
 void remember_cpus() { first_cpus = cpus_of(process_id()); }
 

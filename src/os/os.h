@@ -114,9 +114,11 @@ Answer word_is(const void* const* word, const void* value);
 Answer copy_if_mapped(void* to, const void* from, size_t bytes);
 
 // Where the calling thread's stack ends, as far as that is known: no thread unmaps anything between an address on it
-// and this end. On a stack that the program has made itself this is the end of the page in use (unless the stack lies
-// within 8 MiB below the end of the thread's own).
+// and this end. On a stack that the program has made itself, or below the bytes that each thread's stack has for sure,
+// this is the end of the page in use. note_stacks: the program is about to make a thread with these pthread attributes,
+// or, null, with the standard ones: what each one has for sure is at most as much.
 uintptr_t stack_end(const void* on_stack);
+void note_stacks(const void* attributes);
 
 // ---- Processors, threads, time ----
 

@@ -1,5 +1,6 @@
 // Memory that may be unmapped at any time, and threads that may be gone: what os.h can tell of them.
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <thread>
 
+#include "unit/child.h"
 #include "unit/os/reserved.h"
 #include "unit/support.h"
 
@@ -275,6 +277,7 @@ void expect_whole_stack(const char* local) {
 // On a stack that the program has made nothing is known beyond the page, also where it lies just below what belongs to
 // the thread: others may unmap what follows.
 TEST(Os, AStackEndsWhereItIsKnownTo) {
+  os::note_stacks(nullptr);
   char local = 0;
   expect_whole_stack(&local);
   Reserved made(4 * page);
@@ -283,6 +286,31 @@ TEST(Os, AStackEndsWhereItIsKnownTo) {
     char own = 0;
     expect_whole_stack(&own);
   }).join();
+}
+
+// A stack that the program has made may lie just below a small one of a thread's own.
+TEST(Os, NoThreadsStackIsTakenForLargerThanTheSmallest) {
+  const auto known = [](const char* at) { return os::stack_end(at) - reinterpret_cast<uintptr_t>(at) > page; };
+  const auto in_thread = [known] {
+    bool result = false;
+    std::thread([known, &result] {
+      char own[512 << 10];
+      result = known(own);
+    }).join();
+    return result;
+  };
+  EXPECT_EQ(in_child([&] {
+              os::note_stacks(nullptr);
+              const bool before = in_thread();
+              pthread_attr_t small;
+              pthread_attr_init(&small);
+              pthread_attr_setstacksize(&small, 256 << 10);
+              os::note_stacks(&small);
+              pthread_attr_destroy(&small);
+              os::note_stacks(nullptr);  // a larger one changes nothing
+              return before && !in_thread() ? kPassed : kFailed;
+            }),
+            kPassed);
 }
 
 }  // namespace
