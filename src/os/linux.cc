@@ -55,6 +55,11 @@ size_t learn_page_bytes() {
   return bytes;
 }
 
+size_t address_space_limit() {
+  rlimit limit{};
+  return failed(call(SYS_prlimit64, 0, RLIMIT_AS, nullptr, &limit)) ? ~size_t{0} : limit.rlim_cur;
+}
+
 void* reserve(size_t bytes, size_t alignment, HugePages pages) {
   const size_t slack = alignment > page_bytes() ? alignment - page_bytes() : 0;
   auto* start = static_cast<char*>(map(bytes + slack, PROT_NONE));

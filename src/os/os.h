@@ -27,6 +27,7 @@ inline size_t page_bytes() {
 // prefer_huge_pages asks, and `kBySystem` where the system's setting says so too. Null if there is none.
 enum class HugePages { kRefused, kBySystem };
 void* reserve(size_t bytes, size_t alignment, HugePages pages = HugePages::kRefused);
+size_t address_space_limit();  // bytes that the process may reserve in all, the program's own mappings included
 
 // Makes a page-aligned range readable and writable: of reserved address space, which then is zero-filled, or of what
 // protect() made readable. Physical pages come when touched. What is there already stays as it is, so two threads may

@@ -112,7 +112,9 @@ void commit_if_many(Field& f) {
 // program's own mappings need some too.
 Field* open_field(Fields& fields, unsigned granules) {
   const size_t least = round_up(size_t{granules} << kGranuleShift, kClusterBytes);
-  for (size_t bytes = kFieldBytesMost;; bytes = bytes / 8 < least ? least : bytes / 8) {
+  const size_t most = modest(kFieldBytesMost);
+  for (size_t bytes = most < least ? least : most;;
+       bytes = bytes / 8 < least ? least : round_up(bytes / 8, kClusterBytes)) {
     if (char* const base = carve(fields, bytes)) {
       if (Field* field = make_field(fields, base, bytes)) {
         set(*field, 0, granules);

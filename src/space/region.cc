@@ -22,6 +22,13 @@ char* cluster_at(uint64_t number) { return reinterpret_cast<char*>(number << kCl
 
 }  // namespace
 
+size_t modest(size_t bytes) {
+  constexpr size_t kShare = 32;
+  static constinit Hint<size_t> most{0};
+  if (most.get() == 0) most.set(round_up(os::address_space_limit() / kShare, kClusterBytes));
+  return bytes < most.get() ? bytes : most.get();
+}
+
 char* carve_cluster() {
   // Relaxed, all: the word holds numbers only, and what they number is zero-filled address space.
   uint64_t now = region_cursor.load(order::relaxed);
@@ -34,6 +41,7 @@ char* carve_cluster() {
     }
     size_t bytes = region_reserved.get();
     bytes = bytes < kFirstRegionBytes ? kFirstRegionBytes : bytes > kRegionBytesMost ? kRegionBytesMost : bytes;
+    bytes = modest(bytes);
     void* start = nullptr;
     while ((start = reserve_apart(bytes, kClusterBytes, bytes)) == nullptr) {
       if (bytes == kClusterBytes) return nullptr;

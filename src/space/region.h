@@ -20,6 +20,11 @@ extern Counter<size_t> region_reserved;  // what region_bytes() says
 // 16 TiB away have taken. (A program that reserves 16 TiB had no chunk more: the kernel offers what lies below.)
 void* reserve_apart(size_t bytes, size_t alignment, size_t entered, os::HugePages pages = os::HugePages::kRefused);
 
+// How much to reserve where `bytes` are wanted: at most a 32nd of RLIMIT_AS, as it was at the first call, in whole
+// clusters. (Where a region and a field of 64 MiB just fit, at 280 or 300 MiB, ruby and dot had no address space left
+// for their threads' stacks, though they ran at 260.)
+size_t modest(size_t bytes);
+
 // A cluster, zero-filled once it is committed; null if there is no address space.
 char* carve_cluster();
 

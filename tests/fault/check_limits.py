@@ -84,6 +84,15 @@ class Start(Case):
             with self.subTest(mib=mib):
                 self.run_well(LIMITS, "modest", address_space=mib * MIB)
 
+    def test_the_programs_own_mappings(self) -> None:
+        """What Folio reserves grows no faster than the limit: who has more address space can map more itself."""
+        left = [
+            int(self.run_well(LIMITS, "own_mappings", address_space=mib * MIB))
+            for mib in (200, 220, 260, 300, 400, 600)
+        ]
+        self.assertEqual(left, sorted(set(left)))
+        self.assertGreater(left[-1], 400)
+
 
 def charged(maps: str) -> int:
     """What counts against RLIMIT_DATA and vm.overcommit_memory=2: private and writable."""

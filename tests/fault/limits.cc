@@ -142,6 +142,16 @@ int modest(size_t) {
   return 0;
 }
 
+// After a small and a large object: prints how many MiB the program can still map itself.
+int own_mappings(size_t) {
+  List list;
+  require(list.add(100) && list.add(100 * kKiB), "two objects");
+  size_t mib = 0;
+  while (mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) ++mib;
+  printf("%zu\n", mib);
+  return 0;
+}
+
 // Objects of one size until there are no more. Most of what the limit leaves is used; all of it can be used again, and
 // more when the limit lifts.
 int exhaust(size_t size) {
@@ -540,6 +550,7 @@ struct Case {
 
 constexpr Case kCases[] = {
     {"modest", modest},
+    {"own_mappings", own_mappings},
     {"exhaust", exhaust},
     {"mixed", mixed},
     {"refused", refused},
