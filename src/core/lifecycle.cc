@@ -12,6 +12,7 @@
 #include "os/report.h"
 #include "space/chunk_table.h"
 #include "space/housekeeper.h"
+#include "space/region.h"
 #include "store/collapse.h"
 
 namespace folio {
@@ -54,6 +55,7 @@ void after_fork_in_child() {
   if (options.guard != 0 && guards_start(static_cast<uint64_t>(options.guard))) seam_guard();
   os::remember_cpus();
   os::note_stacks(nullptr);
+  modest(0);  // asks the system, if no malloc has, before a filter forbids that
   ladder_start(complain);
   clock_start_housekeeper_if_on();
 }
