@@ -10,7 +10,7 @@ namespace folio {
 namespace {
 
 constexpr uint64_t kQuickUs = 1500;  // a page that takes longer is slow
-constexpr uint64_t kPauseTimes = 16;
+constexpr uint64_t kPauseTimes = 4, kNoneTimes = 64;
 constexpr unsigned kSlowDoubledMost = 2, kNoneDoubledMost = 6;
 constinit Hint<uint64_t> not_before{0};     // of os::now_ms()
 constinit Hint<unsigned> slow_before{0};    // slow ones since many in a row were quick, at most kSlowDoubledMost
@@ -46,12 +46,13 @@ void note_huge_page(uint64_t us, bool came) {
     if (quick.get() == kTrustedMost) slow_before.set(0);
     return not_before.set(0);
   }
-  unsigned doubled = kSlowDoubledMost + (none < kNoneDoubledMost ? none : kNoneDoubledMost);
+  uint64_t times = kNoneTimes << (none < kNoneDoubledMost ? none : kNoneDoubledMost);
   if (came) {
-    doubled = slow_before.get();
-    if (doubled < kSlowDoubledMost) slow_before.set(doubled + 1);
+    const unsigned slow = slow_before.get();
+    times = kPauseTimes << slow;
+    if (slow < kSlowDoubledMost) slow_before.set(slow + 1);
   }
-  not_before.set(os::now_ms() + ((kPauseTimes * us / 1000 + 1) << doubled));
+  not_before.set(os::now_ms() + times * us / 1000 + times / 16);
 }
 
 // In kSmallUs nothing zeroes a huge page: it was a small one. (Without that look the others came too: 1.8 MiB for
