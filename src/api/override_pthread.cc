@@ -82,7 +82,7 @@ FOLIO_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attribu
                                 void* argument) noexcept {
   CreateThread* const create = next(next_create, "pthread_create");
   if (create == nullptr) return ENOSYS;
-  if (attributes != nullptr) os::note_stacks(attributes);
+  os::note_stacks(attributes);
   const int error = create(thread, attributes, main, argument);
   if (error == 0) start_housekeeper();
   return error;

@@ -116,10 +116,10 @@ void note_stacks(const void* attributes) {
   pthread_attr_t standard;
   if (attributes == nullptr && pthread_attr_init(&standard) != 0) return;
   const auto* const theirs = attributes == nullptr ? &standard : static_cast<const pthread_attr_t*>(attributes);
-  const size_t least = stack_least.load(order::relaxed);  // relaxed: a number
-  size_t bytes = 0;
-  if (pthread_attr_getstacksize(theirs, &bytes) == 0 && (least == 0 || bytes < least)) {
-    stack_least.store(bytes, order::relaxed);  // relaxed: as above
+  size_t bytes = 0, least = stack_least.load(order::relaxed);  // relaxed: a number
+  const bool known = pthread_attr_getstacksize(theirs, &bytes) == 0;
+  while (known && (least == 0 || bytes < least)) {
+    if (stack_least.compare_exchange(least, bytes, order::relaxed)) break;  // relaxed: as above
   }
   if (attributes == nullptr) pthread_attr_destroy(&standard);
 }

@@ -121,7 +121,10 @@ bool pressure_call(int level, PressureFunction* function) {
   bool found = level == 0;
   for (Place& place : places) {
     const uint64_t before = place.word.load(order::relaxed);  // relaxed: see Place
-    if ((before & kFunctionBits) == address) found |= replace(place, before);
+    // Where another thread has just set another level, its call counts as the later one.
+    if ((before & kFunctionBits) != address) continue;
+    found |=
+        replace(place, before) || (place.word.load(order::relaxed) & kFunctionBits) == address;  // relaxed: see Place
   }
   for (Place& place : places) found = found || replace(place, 0);
   return found;

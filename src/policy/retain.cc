@@ -45,8 +45,10 @@ void note_regrown(int64_t live) {
 
 void note_huge_regrown() {
   const uint64_t now = page_counts.huge_refilled.get();
-  const int64_t came_back = least_of(static_cast<int64_t>(now - huge_refilled.get()), huge_purged.get());
+  const auto refilled = static_cast<int64_t>(now - huge_refilled.get());
+  if (refilled <= 0) return;  // negative: another thread has seen more
   huge_refilled.set(now);
+  const int64_t came_back = least_of(refilled, huge_purged.get());
   huge_regrown.set(least_of(huge_regrown.get() + came_back, kAgainMost));
   huge_purged.set(huge_purged.get() - came_back);
 }

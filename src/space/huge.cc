@@ -238,7 +238,7 @@ HugeBlock* new_block(size_t size, size_t alignment) {
   block->reserved_bytes = bytes;
   block->usable_bytes = block->touched_bytes = block->committed_bytes = 0;
   block->unmap_when_freed = alignment > kClusterBytes || bytes != kClusterBytes << order;
-  block->advised = false;
+  block->advised = block->zeroed = false;
   block->foreseen = 0;
   block->state.store(kHugeFree, order::relaxed);  // relaxed: not published yet
   reserved.add(bytes);

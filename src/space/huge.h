@@ -34,6 +34,7 @@ struct HugeBlock {
   bool unmap_when_freed;
   bool seen;          // a chosen object: its free is recorded (core/seam.h)
   bool advised;       // the kernel was asked for huge pages
+  bool zeroed;        // the object, or the last one, was asked for as zeroes
   uint32_t foreseen;  // clusters that count for kForeseenMost, until their pages are given back
   Atomic<HugeBlock*> link;
 

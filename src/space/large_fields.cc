@@ -41,7 +41,7 @@ char* carve(Fields& fields, size_t bytes) {
       if (fields.span.compare_exchange(now, pack(next + chunks, end), order::relaxed)) return chunk_at(next);
       continue;
     }
-    size_t more = fields.count.get() / 4 * kFieldBytesMost;
+    size_t more = fields.count.get() / 4 * modest(kFieldBytesMost);
     more = more < bytes ? bytes : more > kSpanBytesMost ? kSpanBytesMost : more;
     void* start = reserve_apart(more, kClusterBytes, more);
     if (start == nullptr && more > bytes) start = reserve_apart(more = bytes, kClusterBytes, bytes);
@@ -112,9 +112,10 @@ void commit_if_many(Field& f) {
 // program's own mappings need some too.
 Field* open_field(Fields& fields, unsigned granules) {
   const size_t least = round_up(size_t{granules} << kGranuleShift, kClusterBytes);
-  const size_t most = modest(kFieldBytesMost);
-  for (size_t bytes = most < least ? least : most;;
-       bytes = bytes / 8 < least ? least : round_up(bytes / 8, kClusterBytes)) {
+  // Four such objects leave little at a small field's end.
+  size_t most = modest(kFieldBytesMost), four = round_up(size_t{granules} << kGranuleShift << 2, kClusterBytes);
+  if (most < four) most = four < kFieldBytesMost ? four : kFieldBytesMost;
+  for (size_t bytes = most;; bytes = bytes / 8 < least ? least : round_up(bytes / 8, kClusterBytes)) {
     if (char* const base = carve(fields, bytes)) {
       if (Field* field = make_field(fields, base, bytes)) {
         set(*field, 0, granules);

@@ -24,7 +24,7 @@ void zero_pages(char* start, size_t bytes) {
   const size_t page = os::page_bytes();
   auto* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), page));
   auto* const end = reinterpret_cast<char*>(round_down(reinterpret_cast<uintptr_t>(start + bytes), page));
-  if (bytes < kZeroByPurge || !looks_sparse(start, bytes) || !purge_pages(first, static_cast<size_t>(end - first))) {
+  if (bytes < kZeroByPurge || !purge_pages(first, static_cast<size_t>(end - first))) {
     __builtin_memset(start, 0, bytes);
     return;
   }

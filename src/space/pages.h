@@ -44,12 +44,11 @@ inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
 // Whether half of some pages, at even distances, are zeros. Reads them, so none becomes resident. For 64 KiB and more.
 bool looks_sparse(const char* start, size_t bytes);
 
-// Makes a range whose pages may be resident read as zero: by clearing it; from kZeroByPurge on, if it looks sparse, by
-// purging it. Measured (64 KiB to 64 MiB, 4 KiB pages, Linux 6.18): where the program then uses all of the range,
-// clearing costs 1/20 of purging and faulting while the range fits into a cache, 1/3 to 1/7 above; where it uses every
-// 16th page, the same. So only large ranges are purged, where a sparse array's pages weigh more. (64 MiB, filled and
-// freed in turns, took 2.3 s for 30 turns without the look, now 0.5.) Rejected: mincore, to ask which pages are
-// resident: sandboxes kill a process for it.
+// Makes a range whose pages may be resident read as zero: below kZeroByPurge by clearing it, else by purging it.
+// Measured (64 KiB to 64 MiB, 4 KiB pages, Linux 6.18): where the program then uses all of the range, clearing costs
+// 1/20 of purging and faulting while the range fits into a cache, 1/3 to 1/7 above; where it uses every 16th page, the
+// same. So only large ranges are purged, where a sparse array's pages weigh more. Rejected: mincore, to ask which pages
+// are resident: sandboxes kill a process for it.
 inline constexpr size_t kZeroByPurge = size_t{16} << 20;
 void zero_pages(char* start, size_t bytes);
 

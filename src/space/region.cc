@@ -25,7 +25,7 @@ char* cluster_at(uint64_t number) { return reinterpret_cast<char*>(number << kCl
 size_t modest(size_t bytes) {
   constexpr size_t kShare = 32;
   static constinit Hint<size_t> most{0};
-  if (most.get() == 0) most.set(round_up(os::address_space_limit() / kShare, kClusterBytes));
+  if (most.get() == 0) most.set(round_up(os::address_space_limit() / kShare + 1, kClusterBytes));
   return bytes < most.get() ? bytes : most.get();
 }
 
