@@ -290,7 +290,7 @@ TEST(Os, AStackEndsWhereItIsKnownTo) {
 
 // A stack that the program has made may lie just below a small one of a thread's own.
 TEST(Os, NoThreadsStackIsTakenForLargerThanTheSmallest) {
-  const auto known = [](const char* at) { return os::stack_end(at) - reinterpret_cast<uintptr_t>(at) > page; };
+  const auto known = [](char* at) { return os::stack_end(at) - reinterpret_cast<uintptr_t>(at) > page; };
   const auto in_thread = [known] {
     bool result = false;
     std::thread([known, &result] {
