@@ -58,7 +58,10 @@ void expect_same(const Both& found) {
 
 class FramesTest : public ::testing::Test {
  protected:
-  FramesTest() { can_ = can_find(); }
+  FramesTest() {
+    os::note_stacks(nullptr);  // as the process's start does in a program
+    can_ = can_find();
+  }
   bool can_ = false;
 };
 

@@ -70,7 +70,7 @@ TEST_F(HugeAdvice, AnObjectThatMovesAsItGrowsGetsHugePages) {
   huge_free(next);
   give_all_back();
   // Nor while huge pages are slow to come, or refused.
-  note_huge_page(100'000, true);
+  note_huge_page(10'000'000, true);
   block = grown();
   EXPECT_FALSE(block->advised);
   huge_free(block);
@@ -115,7 +115,7 @@ TEST_F(HugeAdvice, ObjectsThatNeedNotBeZeroGetHugePages) {
   huge_foresee(block, false);
   EXPECT_FALSE(block->advised) << "a small one that is aligned";
   huge_free(block);
-  note_huge_page(100'000, true);
+  note_huge_page(10'000'000, true);
   block = huge_alloc(kBytes, 1);
   huge_foresee(block, false);
   EXPECT_FALSE(block->advised) << "while huge pages are slow";
@@ -248,7 +248,7 @@ TEST_F(HugeAdvice, ABlockThatTheProgramHadIsNotTouched) {
   fill(block, 1);
   huge_free(block);
   EXPECT_EQ(huge_purge(true, kBytes / 2), kBytes / 2);
-  note_huge_page(100'000, true);
+  note_huge_page(10'000'000, true);
   note_huge_page(100, true);  // one is trusted
   EXPECT_EQ(huge_alloc(kBytes, 1), block);
   huge_foresee(block, false);

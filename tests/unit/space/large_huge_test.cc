@@ -204,7 +204,7 @@ TEST_F(LargeHuge, AClusterThatWasJustPurgedWaits) {
 
 // As in a program that has used all clusters once.
 TEST_F(LargeHuge, AHugePageIsTriedWhereNoneIsTrusted) {
-  note_huge_page(100'000, true);  // a slow one: a pause
+  note_huge_page(10'000'000, true);  // a slow one: a pause
   char* const none = alloc(600 * kKiB);
   EXPECT_FALSE(is_advised(none));
   note_huge_page(100, true);
