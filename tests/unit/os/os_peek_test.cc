@@ -290,12 +290,13 @@ TEST(Os, AStackEndsWhereItIsKnownTo) {
 
 // A stack that the program has made may lie just below a small one of a thread's own.
 TEST(Os, NoThreadsStackIsTakenForLargerThanTheSmallest) {
-  const auto known = [](char* at) { return os::stack_end(at) - reinterpret_cast<uintptr_t>(at) > page; };
+  const auto known = [](uintptr_t at) { return os::stack_end(reinterpret_cast<const void*>(at)) - at > page; };
   const auto in_thread = [known] {
     bool result = false;
     std::thread([known, &result] {
       char own[512 << 10];
-      result = known(own);
+      asm volatile("" : : "r"(own) : "memory");
+      result = known(reinterpret_cast<uintptr_t>(own));
     }).join();
     return result;
   };
