@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "os/os.h"
 #include "policy/cgroup.h"
+#include "space/field.h"
 #include "space/pages.h"
 #include "space/room.h"
 #include "sync/relaxed.h"
@@ -193,9 +194,8 @@ void limit_gave_back(size_t given, size_t excess) {
 void limit_note_refused(size_t bytes) {
   limit_state.refused.add(1);
   // Not where something else refused it, as address space; nor what no cache that the program drops makes room for.
-  constexpr size_t kRounded = 64 << 10;  // what a large object takes beyond its size is less
   const bool by_limit = bytes <= static_cast<uint64_t>(limit_state.hard.get());
-  if (by_limit && !has_room_for_large(bytes + kRounded)) note_level(kAtHard);
+  if (by_limit && !has_room_for_large(bytes + 2 * kGranuleBytes)) note_level(kAtHard);
 }
 
 }  // namespace folio

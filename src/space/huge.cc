@@ -384,7 +384,7 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   advise(*target, bytes, fresh);   // it grows: the program writes what it gets (256 MiB 0.16 s in place of 0.32)
   block->unmap_when_freed = true;  // the program may have mapped what is left in it
   if (leaves != nullptr) leaves(block->base);
-  target->seen = block->seen;
+  target->seen = block->seen, target->zeroed = block->zeroed;
   huge_free(block);
   return target;
 }

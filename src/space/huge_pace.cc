@@ -52,6 +52,7 @@ void note_huge_page(uint64_t us, bool came) {
     times = kPauseTimes << slow;
     if (slow < kSlowDoubledMost) slow_before.set(slow + 1);
   }
+  // Small pages may have come within microseconds: then at least some milliseconds.
   not_before.set(os::now_ms() + times * us / 1000 + times / 16);
 }
 

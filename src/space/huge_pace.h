@@ -6,9 +6,10 @@
 // timed, and after a slow one there is a pause: 4 times its time, after the second 8, from the third on 16, until six
 // in a row have been quick. So slow pages take at most 1/16 of the time where they go on, and one that was slow by
 // chance costs little. (With 64 times at once, a page of 2 ms, among a hundred of 0.3, had small pages come in its
-// program's next 130 ms: a vector's growth to tens of MiB took 0.30 s in place of 0.21. With 16 to 64 times, on an AMD
-// EPYC whose slow pages take 4 ms, and small ones in place of one 1.7, a program that lives for ten seconds in 300 MB
-// had 46,000 to 95,000 page faults and took 10.6 to 11.2 s; with 4 to 16 times 31,000 and 9.5, mimalloc 2 9.0.)
+// program's next 130 ms: a vector's growth to tens of MiB took 0.30 s in place of 0.21. With 16 to 64 times, on a busy
+// AMD EPYC whose slow pages took 4 ms, and small ones in place of one 1.7, a program that lives for ten seconds in 300
+// MB had 46,000 to 95,000 page faults and took 10.6 to 11.2 s, four runs; with 4 to 16 times 31,000 and 9.5, one run;
+// mimalloc 2 9.0.)
 //
 // To be timed, a page has to be touched here. After a quick one the next ones are trusted: 1, 3, 7, at most 63. They
 // come where the program first writes, however late (advised_runs.h). (Producers and consumers of objects that nobody

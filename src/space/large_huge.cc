@@ -12,8 +12,8 @@ namespace folio {
 
 namespace {
 
-constexpr uint32_t kAges =
-    2;  // after a huge page was broken up its place gets none before so many calls of large_age()
+// After a huge page was broken up its place gets none before so many calls of large_age().
+constexpr uint32_t kAges = 2;
 
 constexpr unsigned kChunkGranules = kClusterBytes >> kGranuleShift;
 static_assert(kChunkGranules % 64 == 0 && kFieldBytesMost / kClusterBytes <= 32);
