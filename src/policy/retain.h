@@ -34,7 +34,7 @@ namespace folio {
 //   back    What was live lately is likely to be wanted again. A quarter more, as some of it lies in holes that are too
 //           small for what comes next: without that, 16 buffers of up to 8 MiB, replaced by turns in one thread, had
 //           41,800 page faults in place of 20,600. More than kTolerated where that was purged in vain before: a program
-//           of one thread that fills and frees 200 MB in turns takes 0.6 s for 20 turns in place of 2.7. (By what is
+//           of one thread that fills and frees 200 MB in turns takes 0.66 s for 20 turns in place of 2.8. (By what is
 //           live, whatever block it has, an array that grows by realloc to 256 MiB peaked at 1.24 of the memory; one
 //           that grows by copies at 1.08 without `recent - 2 live`.)
 //   again   Programs work in turns, and build what is as large as what they have freed: what was purged in vain is kept
