@@ -199,7 +199,7 @@ SMALL = {
     "lever_boreham": ["pairs=100000", "threads=2"],
     "symmetric_exchange": ["ops=100000"],
     "nalloc_tests": ["test=3", "ops=100000", "threads=2"],
-    "warm_up": ["objects=1000000", "slot_ms=2"],
+    "warm_up": ["objects=3000000", "slot_ms=20"],
     "factor": ["p=10000000019", "q=20000000089"],
     "group_cycles": ["ops=100000"],
     "large_buffers": ["ops=50"],
