@@ -84,7 +84,7 @@ FOLIO_API bool folio_expand(void *object, size_t size);
 /* ---- Questions ------------------------------------------------------------------------------------------- */
 
 /* The usable size that malloc(size) would have at least: that of the smallest object for 0, as malloc(0) returns one; 0
- * for more than PTRDIFF_MAX, which malloc refuses. Guarded objects (option guard) have no more than was asked for. */
+ * where whole pages would be more than PTRDIFF_MAX. Guarded objects (option guard) have no more than was asked for. */
 FOLIO_API size_t folio_good_size(size_t size);
 
 /* All bytes of the object that the program may use; 0 for null. */

@@ -172,11 +172,9 @@ size_t folio_collect(void) { return collect_everything("folio_collect"); }
 
 bool folio_set_limit(size_t soft, size_t hard) {
   start();
-  const auto raised = [](size_t limit) { return limit != 0 && limit < kLimitLeast ? size_t{kLimitLeast} : limit; };
-  soft = raised(soft);
-  hard = raised(hard);
   if (soft > PTRDIFF_MAX || hard > PTRDIFF_MAX || (hard != 0 && soft > hard)) return false;
-  ladder_set(static_cast<int64_t>(soft), static_cast<int64_t>(hard));
+  const auto raised = [](size_t limit) { return limit != 0 && limit < kLimitLeast ? kLimitLeast : int64_t(limit); };
+  ladder_set(raised(soft), raised(hard));
   return true;
 }
 

@@ -31,13 +31,13 @@
 
 namespace folio {
 
-namespace {
-
 void* out_of_memory(size_t size) {
   ladder_note_refused(size);
   errno = ENOMEM;
   return nullptr;
 }
+
+namespace {
 
 // Where address space or memory is short, a larger object is better than none. (Of 64 MiB of address space full of one
 // size, every other object freed, the next smaller size gets 45 to 51 MiB; without this none.)
@@ -63,9 +63,13 @@ bool give_back_chunks(size_t size, bool unmap) {
   return retire_free_chunks(process_store, unmap) != 0;
 }
 
+}  // namespace
+
 // Not where a limit refuses: chunks that come again elsewhere need new descriptors, 12 MiB of metadata after 1,200
 // turns at a limit of 24 MiB in place of 8.
 bool give_back_for_large(size_t size) { return has_room_for_large(size) && give_back_chunks(size, true); }
+
+namespace {
 
 void* start_of_huge(HugeBlock* block, size_t size, bool zeroed) {
   huge_foresee(block, zeroed);

@@ -29,6 +29,11 @@ void* allocate_in_bin(BinId bin, bool* zero);
 void* allocate_zeroed(size_t size);
 void* allocate_aligned(size_t alignment, size_t size, bool zeroed);
 
+// Where address space is short: gives back that of free chunks. Whether there was any.
+bool give_back_for_large(size_t size);
+// Null with errno ENOMEM; notes it for who is told of pressure.
+void* out_of_memory(size_t size);
+
 FOLIO_INLINE void* pop_object(unsigned cursor_offset) {
   const Cursor cursor(cursor_offset);
   Slot* const at = cursor.load();

@@ -3,13 +3,19 @@
 
 #include <stddef.h>
 
+#include "core/malloc.h"
+
 namespace folio {
 
 // realloc(3) with an alignment that is kept when the object moves (1: none). `function` for messages.
 void* reallocate(void* object, size_t alignment, size_t size, const char* function);
 
-// realloc(3): the same with no alignment, by the shortest way for objects of up to 1 KiB.
-void* reallocate_plain(void* object, size_t size, const char* function);
+// realloc(3): the same with no alignment, by the shortest way for objects of up to 1 KiB. Without an object it is
+// malloc, in 15 instructions in place of 94: some programs have no other function, as Lua.
+void* reallocate_held(void* object, size_t size, const char* function);
+FOLIO_INLINE void* reallocate_plain(void* object, size_t size, const char* function) {
+  return object == nullptr ? allocate(size) : reallocate_held(object, size, function);
+}
 
 // True if the object now has at least `size` bytes where it is.
 bool expand(void* object, size_t size, const char* function);

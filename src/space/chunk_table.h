@@ -113,10 +113,12 @@ inline unsigned chunk_code(const void* address) {
 }
 
 // The descriptor of the chunk that holds the address, or null.
-inline void* descriptor_at(const void* address) {
-  Window* window = window_of(address);
-  if (window == nullptr) return nullptr;
+inline void* descriptor_inside(const Window* window, const void* address) {
   return window->descriptor[window_slot(address)].load(order::acquire);  // [descriptor] acquire: pairs with set_chunk
+}
+inline void* descriptor_at(const void* address) {
+  const Window* const window = window_of(address);
+  return window == nullptr ? nullptr : descriptor_inside(window, address);
 }
 
 // Writes the entries of one chunk, whose step of the table is open: the descriptor first, then the code.

@@ -64,6 +64,7 @@ TEST(Limit, SetAndGet) {
   EXPECT_TRUE(folio_set_limit(0, 1000 * kMiB));
   EXPECT_TRUE(folio_set_limit(1000 * kMiB, 1000 * kMiB));
   EXPECT_FALSE(folio_set_limit(1001 * kMiB, 1000 * kMiB));
+  EXPECT_FALSE(folio_set_limit(100, 50)) << "also where both would be raised to the least";
   EXPECT_FALSE(folio_set_limit(0, SIZE_MAX));
   EXPECT_FALSE(folio_set_limit(SIZE_MAX, 0));
   EXPECT_EQ(limit_now().soft, 1000 * kMiB);

@@ -166,6 +166,10 @@ class Exhaustion(Case):
         """What one kind of object used serves another."""
         self.run_well(LIMITS, "mixed")
 
+    def test_huge_objects_grow_without_a_copy(self) -> None:
+        """Where freed objects of a few hundred bytes have what is left of the address space."""
+        self.run_well(LIMITS, "grow_huge")
+
     def test_refused_realloc(self) -> None:
         """The old object stays."""
         self.run_well(LIMITS, "refused")

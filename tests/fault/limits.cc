@@ -178,6 +178,28 @@ int exhaust(size_t size) {
   return 0;
 }
 
+// Grows a dense object where freed small objects have the address space that is left: its pages move, no copy is made.
+int grow_huge(size_t) {
+  char* object = static_cast<char*>(malloc(400 * kMiB));
+  require(object != nullptr, "an object");
+  memset(object, 7, 400 * kMiB);
+  List list;
+  limit_to(700 * kMiB);
+  while (list.add(1000)) {
+  }
+  list.release();
+  require(malloc_trim(0) == 1, "memory goes, not address space");
+  FILE* const reset = fopen("/proc/self/clear_refs", "w");
+  require(reset != nullptr && fputs("5", reset) >= 0 && fclose(reset) == 0, "the peak is that from here on");
+  require((object = static_cast<char*>(realloc(object, 600 * kMiB))) != nullptr, "it grows");
+  for (size_t i = 0; i < 400 * kMiB; i += kMiB) require(object[i] == 7, "it keeps what it holds", i);
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const size_t peak = static_cast<size_t>(usage.ru_maxrss) * kKiB;
+  require(peak > 400 * kMiB && peak < 600 * kMiB, "no copy", peak / kMiB);
+  return 0;
+}
+
 // Sizes in turn, so that many bins want chunks at the end; then only small ones are freed and asked for again.
 int mixed(size_t) {
   limit_to(300 * kMiB);
@@ -552,6 +574,7 @@ constexpr Case kCases[] = {
     {"modest", modest},
     {"own_mappings", own_mappings},
     {"exhaust", exhaust},
+    {"grow_huge", grow_huge},
     {"mixed", mixed},
     {"refused", refused},
     {"thread", thread},
