@@ -125,7 +125,7 @@ size_t folio_good_size(size_t size) {
   if (size <= kMediumMost) return info_of(bin_of(size)).size;
   // Not so much that it would make a huge object.
   if (size <= kLargeMost) return large_good_size(size) < kLargeMost ? large_good_size(size) : kLargeMost;
-  return size > PTRDIFF_MAX - os::page_bytes() ? 0 : round_up(size, os::page_bytes());
+  return size > PTRDIFF_MAX - (os::page_bytes() - 1) ? 0 : round_up(size, os::page_bytes());
 }
 
 size_t folio_usable_size(const void* object) {

@@ -56,9 +56,9 @@ void* allocate_in_larger_bin(BinId bin) {
 // that are empty then. For a bin that is enough; for large and huge objects (`unmap`) vacant clusters are unmapped. (At
 // the limit of mappings what is unmapped cannot be mapped again: a program that filled its heap in turns had 0.1 MiB in
 // the second turn, with clusters unmapped for bins too, in place of 52.)
-bool give_back_chunks(size_t size, bool unmap) {
+bool give_back_chunks(size_t size, bool unmap, const char* function) {
   if (size > chunks_in_use() * kChunkBytes) return false;
-  if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, "malloc");
+  if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
   empty_shared_caches();
   return retire_free_chunks(process_store, unmap) != 0;
 }
@@ -67,7 +67,9 @@ bool give_back_chunks(size_t size, bool unmap) {
 
 // Not where a limit refuses: chunks that come again elsewhere need new descriptors, 12 MiB of metadata after 1,200
 // turns at a limit of 24 MiB in place of 8.
-bool give_back_for_large(size_t size) { return has_room_for_large(size) && give_back_chunks(size, true); }
+bool give_back_for_large(size_t more, const char* function) {
+  return has_room_for_large(more) && give_back_chunks(more, true, function);
+}
 
 namespace {
 
@@ -95,7 +97,7 @@ void* allocate_huge(size_t size, size_t alignment, bool zeroed) {
   if (size > PTRDIFF_MAX) return out_of_memory(size);
   HugeBlock* block = huge_alloc(size, alignment);
   if (block == nullptr && ladder_make_room_for_large(size, "malloc")) block = huge_alloc(size, alignment);
-  if (block == nullptr && give_back_for_large(size)) block = huge_alloc(size, alignment);
+  if (block == nullptr && give_back_for_large(size, "malloc")) block = huge_alloc(size, alignment);
   if (block == nullptr) {
     // No address space: perhaps large objects have left some.
     const bool may_fit = size <= kFieldBytesMost && alignment <= kClusterBytes;
@@ -139,7 +141,7 @@ void* allocate_beyond_bins(size_t size, size_t alignment, bool zeroed) {
   if (object == nullptr && ladder_make_room_for_large(size, "malloc")) object = take_large(size, alignment, zeroed);
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take_large(size, alignment, zeroed);
   if (object == nullptr && cpu_caches_trim(process_caches, true) != 0) object = take_large(size, alignment, zeroed);
-  if (object == nullptr && give_back_for_large(size)) object = take_large(size, alignment, zeroed);
+  if (object == nullptr && give_back_for_large(size, "malloc")) object = take_large(size, alignment, zeroed);
   clock_after_large_bytes(size);
   return object == nullptr ? out_of_memory(size) : object;
 }
@@ -180,7 +182,7 @@ void* allocate_in_bin(BinId bin, bool* zero) {
   void* object = cache != nullptr ? thread_cache_refill(cache, bin, zero) : take();
   if (object == nullptr && ladder_make_room("malloc")) object = take();
   const bool kernel_refuses = object == nullptr && has_room(kChunkBytes);  // as in give_back_for_large
-  if (kernel_refuses && give_back_chunks(kChunkBytes, false)) object = take();
+  if (kernel_refuses && give_back_chunks(kChunkBytes, false, "malloc")) object = take();
   // What is writable is limited: unmapping a cluster frees more of it than the metadata for a chunk asks for.
   const bool for_metadata = kernel_refuses && object == nullptr && metadata_charge_is_refused();
   if (for_metadata && unmap_vacant_clusters(1) != 0) object = take();

@@ -11,7 +11,7 @@ namespace folio {
 void* reallocate(void* object, size_t alignment, size_t size, const char* function);
 
 // realloc(3): the same with no alignment, by the shortest way for objects of up to 1 KiB. Without an object it is
-// malloc, in 15 instructions in place of 94: some programs have no other function, as Lua.
+// malloc, in 15 instructions in place of 72: some programs have no other function, as Lua.
 void* reallocate_held(void* object, size_t size, const char* function);
 FOLIO_INLINE void* reallocate_plain(void* object, size_t size, const char* function) {
   return object == nullptr ? allocate(size) : reallocate_held(object, size, function);

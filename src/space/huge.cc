@@ -361,11 +361,11 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   const bool fresh = target->touched_bytes == 0;
   if (!may_be_huge()) withdraw(*target);
   touch(*block);
-  // Whole clusters, so that huge pages stay whole. Where the rest of the last one cannot be committed, all is copied.
+  // Whole clusters, so that huge pages stay whole. Where the rest of the last one cannot be committed, it is copied.
   const size_t bytes = round_up(block->usable_bytes, kClusterBytes);
   os::PageRange hole;
-  const size_t moved = os::move_pages(block->base, target->base, commit(*block, bytes) ? bytes : 0, block->usable_bytes,
-                                      kClusterBytes, &hole);
+  const size_t moved = os::move_pages(block->base, target->base, commit(*block, bytes) ? bytes : bytes - kClusterBytes,
+                                      block->usable_bytes, kClusterBytes, &hole);
   if (hole.bytes != 0) {
     // The kernel took the target's mapping away and then failed: it is out of memory. The target is never used again.
     enter(*target, kCodeNone, kCodeNone, hole);  // where another thread's may be by now

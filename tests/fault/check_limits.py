@@ -168,7 +168,9 @@ class Exhaustion(Case):
 
     def test_huge_objects_grow_without_a_copy(self) -> None:
         """Where freed objects of a few hundred bytes have what is left of the address space."""
-        self.run_well(LIMITS, "grow_huge")
+        for hard_mib in (0, 900):
+            with self.subTest(hard_mib=hard_mib):
+                self.run_well(LIMITS, "grow_huge", str(hard_mib))
 
     def test_refused_realloc(self) -> None:
         """The old object stays."""

@@ -179,10 +179,9 @@ int exhaust(size_t size) {
 }
 
 // Grows a dense object where freed small objects have the address space that is left: its pages move, no copy is made.
-int grow_huge(size_t) {
-  char* object = static_cast<char*>(malloc(400 * kMiB));
-  require(object != nullptr, "an object");
-  memset(object, 7, 400 * kMiB);
+int grow_huge(size_t hard_mib) {
+  require(folio_set_limit(0, hard_mib * kMiB), "a limit that allows it, or none");
+  char* object = static_cast<char*>(memset(malloc(400 * kMiB), 7, 400 * kMiB));
   List list;
   limit_to(700 * kMiB);
   while (list.add(1000)) {
