@@ -19,7 +19,7 @@ help:
 	@echo "make try              two programs on glibc's malloc and on Folio: time, memory, faults; in a minute and a half"
 	@echo "make try PROG='...'   the same for a program of yours"
 	@echo "make tools            the folio command: runs programs on Folio, explains the memory of running ones"
-	@echo "make test             builds, then runs all tests (about ten minutes)"
+	@echo "make test             builds, then runs all tests (some twenty minutes)"
 	@echo "make build            libfolio.so, libfolio.a, libfolio.o, libfolio-embed.so in build/"
 	@echo "make install          libraries, headers, packages, the folio command, manual pages, documents to PREFIX=$(PREFIX)"
 	@echo "make install-libraries  the same without the command; make uninstall: takes it away again"
@@ -41,7 +41,7 @@ build: bootstrap-build
 	@tools/preset.sh default libraries
 
 tools: bootstrap-tools build
-	@echo "the folio command: build/venv-tools/bin/folio --help  (or, for you alone: pipx install ./tools)"
+	@echo "the folio command: build/venv-tools/bin/folio --help  (or, for you alone: pipx install './tools[top,plots,profile]')"
 
 try: bootstrap-tools build
 ifdef PROG

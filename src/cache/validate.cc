@@ -177,7 +177,7 @@ constexpr uintptr_t kWideSpan = uintptr_t{128} << 10;  // from the lowest to the
 
 constexpr uint64_t kPinnedMost = uint64_t{1} << 20;
 constexpr unsigned kPairsLeast = 16;  // to judge a list by: nearly those of a full magazine
-constexpr unsigned kLooksMost = 5;    // magazines: of 62 objects a page apart in order, what spans a MiB
+constexpr unsigned kLooksMost = 5;    // magazines: of 64 objects a page apart in order, what spans a MiB
 
 // Compares some pairs of neighbours, by turns 3 and 4 slots apart so that groups of 2 to 6 objects show; 6 and 7 slots
 // in a large magazine, which is as good as full by then. Takes 4 instructions an object.

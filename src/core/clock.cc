@@ -338,7 +338,7 @@ FOLIO_NOINLINE void keep_bound(size_t taken) {
   looked_live.set(live_resident());
   if (excess == 0 || (within && options.decay != 0)) return;
   if (drain_what_pins()) excess = dirty_excess();
-  // In steps that grow with the excess: 62 frees of scattered objects, one slow call, can free as many pages.
+  // In steps that grow with the excess: 126 frees of scattered objects, one slow call, can free as many pages.
   size_t step = excess / 4 < kStepBytes ? kStepBytes : excess / 4 < kStepBytesMost ? excess / 4 : kStepBytesMost;
   // What a call takes must not come on top of what has to go for it.
   if (step < taken) step = taken;

@@ -300,8 +300,8 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   block->usable_bytes = 0;
   set_usable(*block, bytes);
   live_count.add(1);
-  // Relaxed: whoever frees it got the address from the caller.
   block->seen = false;
+  // Relaxed: whoever frees it got the address from the caller.
   block->state.store(kHugeLive, order::relaxed);
   arch::store_barrier();  // also where the program passes it on by a relaxed store: CONCURRENCY.md, "Addresses"
   return block;

@@ -232,7 +232,8 @@ void mark_given(Descriptor& d, const ChunkPages& chunk, unsigned folio, uint64_t
   const Pages pages = chunk.of({before + lowest_bit(given), before + highest_bit(given) + 1}),
               inside = chunk.inside({before + lowest_bit(run), before + highest_bit(run) + 1});
   Pages free = pages;
-  const bool shares_low = pages.first<inside.first, shares_high = pages.end> inside.end;
+  const bool shares_low = pages.first < inside.first;
+  const bool shares_high = inside.end < pages.end;
   if (shares_low && !is_free(d, chunk, pages.first)) ++free.first;
   if (shares_high && free.first < free.end && !is_free(d, chunk, pages.end - 1)) --free.end;
   bool any = false;

@@ -95,7 +95,7 @@ class TestPlanted:
     def test_report(self):
         with planted("leaks", 20000) as (process, reported):
             found = folio_json("leaks", str(process.pid), "--wait", "0.1", "--rows", "3")
-            assert found["leaked"]["objects"] == LEAKS
+            assert found["settled"] and found["leaked"]["objects"] == LEAKS
             assert found["leaked"]["direct"] == len(reported["direct"]) + len(reported["lone"]) // 2
             by_type = {group["type"]: group for group in found["groups"] if group["type"] != "no type"}
             sessions, boxes = by_type["shapes::Session"], by_type["shapes::Box<int>"]

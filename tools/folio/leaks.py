@@ -71,6 +71,7 @@ class Leaks:
     live_bytes: int
     looks: int
     looked_at: int  # bytes, in all looks
+    settled: bool  # the last look cleared next to nothing; else what is shown may live
     seconds: float
     doubts: Doubts
 
@@ -104,6 +105,7 @@ class Search:
     numbers: np.ndarray
     looks: int
     looked_at: int  # bytes
+    settled: bool
     cleared: int  # suspects of the first look that are no leaks
     cleared_bytes: int
     stale: Stale  # of the first look
@@ -117,6 +119,7 @@ def search_for(reader: Reader, wait: float) -> Search:
     numbers = np.flatnonzero(~found.reach.reached)
     first, first_bytes = len(numbers), int(found.view.objects.sizes(numbers).sum())
     looked_at, looks = found.bytes, 1
+    settled = len(numbers) == 0
     while looks < READS_MOST and len(numbers):  # of what is reached nothing is a leak later, either
         before = len(numbers)
         bases = np.sort(found.view.objects.bases(numbers))
@@ -131,10 +134,11 @@ def search_for(reader: Reader, wait: float) -> Search:
         found = survey(seen, reached=reached, tags=True)
         numbers = np.flatnonzero(~found.reach.reached)
         looked_at, looks = looked_at + found.bytes, looks + 1
-        if before - len(numbers) <= SETTLED * len(numbers):
+        settled = before - len(numbers) <= SETTLED * len(numbers)
+        if settled:
             break
     left = int(found.view.objects.sizes(numbers).sum())
-    return Search(found, numbers, looks, looked_at, first - len(numbers), first_bytes - left, stale)
+    return Search(found, numbers, looks, looked_at, settled, first - len(numbers), first_bytes - left, stale)
 
 
 def own_forms(seen: View) -> list[str]:
@@ -161,7 +165,9 @@ def search(reader: Reader, wait: float = 1.0) -> Leaks:
     )  # fmt: skip
     groups = grouped(found.view, numbers, sizes, graph, ~tagged)
     live = int(objects.sizes(np.arange(objects.count)).sum())
-    return Leaks(groups, objects.count, live, done.looks, done.looked_at, time.monotonic() - begin, doubts)
+    return Leaks(
+        groups, objects.count, live, done.looks, done.looked_at, done.settled, time.monotonic() - begin, doubts
+    )  # fmt: skip
 
 
 # ---- What holds what ----
@@ -280,6 +286,7 @@ def as_dict(source: Source, found: Leaks) -> dict[str, Any]:
         "seconds": round(found.seconds, 3),
         "looks": found.looks,
         "looked_at": found.looked_at,
+        "settled": found.settled,
         "live": {"objects": found.live_objects, "bytes": found.live_bytes},
         "leaked": {
             "objects": objects,
@@ -307,6 +314,10 @@ def show(target: str, found: Leaks, rows: int) -> None:
     output.say(
         f"{output.counted(found.looks, 'look')} at {output.size(found.looked_at)} in all, {found.seconds:.1f} s", "dim"
     )
+    if not found.settled:
+        output.say(
+            "not settled: each look cleared more. This is the most that can be leaked; look when it rests", "bold"
+        )
     if objects:
         output.say(f"nothing points to {direct:,} of them; these alone point to the other {objects - direct:,}\n")
         table = output.table("type", "bytes", "leaks", "in all", "hold", "for example")
@@ -338,4 +349,4 @@ def leaks(target: str, wait: float, rows: int, json: bool) -> int:
     else:
         output.say(output.one_line(reader.process.title()))
         show(reader.process.target, found, rows)
-    return 1 if found.groups else 0
+    return 1 if found.groups and found.settled else 0
