@@ -1,6 +1,6 @@
 #!/bin/bash
 # preset.sh PRESET [TARGET]: configures and builds a preset of CMakePresets.json, or the target, saying little unless it
-# fails. On a terminal one line shows how far the build is.
+# fails. On a terminal one line shows how far the build is, elsewhere one a minute.
 # The target `libraries` needs nothing that only the tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,11 +27,15 @@ fi
 # Writes what ninja says to the log, and its count of steps to standard output if that is a terminal.
 exec 3>&1
 note_progress() {
-  local line
+  local line next=$((SECONDS + 60))
   while IFS= read -r line; do
     printf '%s\n' "$line"
-    if [ -t 3 ] && [[ $line =~ ^\[[0-9]+/[0-9]+\] ]]; then
+    [[ $line =~ ^\[[0-9]+/[0-9]+\] ]] || continue
+    if [ -t 3 ]; then
       printf '\r%s' "${BASH_REMATCH[0]}" >&3
+    elif ((SECONDS >= next)); then
+      printf '%s\n' "${BASH_REMATCH[0]}" >&3
+      next=$((SECONDS + 60))
     fi
   done > "$build/build.log"
   if [ -t 3 ]; then echo >&3; fi
