@@ -131,8 +131,8 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
       clock_after_large_call(size - extent.usable_bytes);
       return block->base;
     }
-    // Where another thread has just given address space back there might be room for a copy by now: 16 s for 4 GiB of
-    // which 8 bytes were written, as all pages of both are read.
+    // Not by a copy: room for it could only be what another thread gave back meanwhile, and all pages of both are read
+    // (16 s for 4 GiB of which 8 bytes were written).
     if (size > kFieldBytesMost) return out_of_memory(size);
   }
   const int before = errno;

@@ -10,9 +10,10 @@ namespace folio {
 // realloc(3) with an alignment that is kept when the object moves (1: none). `function` for messages.
 void* reallocate(void* object, size_t alignment, size_t size, const char* function);
 
-// realloc(3): the same with no alignment, by the shortest way for objects of up to 1 KiB. Without an object it is
-// malloc, in 15 instructions in place of 72: some programs have no other function, as Lua.
+// The same with no alignment and an object that is not null, by the shortest way for objects of up to 1 KiB.
 void* reallocate_held(void* object, size_t size, const char* function);
+// realloc(3). Without an object it is malloc, in 15 instructions in place of 72: some programs, as Lua, have no other
+// function.
 FOLIO_INLINE void* reallocate_plain(void* object, size_t size, const char* function) {
   return object == nullptr ? allocate(size) : reallocate_held(object, size, function);
 }

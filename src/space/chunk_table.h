@@ -112,7 +112,7 @@ inline unsigned chunk_code(const void* address) {
   return window_of(address) == nullptr ? kCodeNone : chunk_code_inside(address);
 }
 
-// The descriptor of the chunk that holds the address, or null.
+// The descriptor of the chunk that holds the address, or null: of an address of the window, and of any address.
 inline void* descriptor_inside(const Window* window, const void* address) {
   return window->descriptor[window_slot(address)].load(order::acquire);  // [descriptor] acquire: pairs with set_chunk
 }

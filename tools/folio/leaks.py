@@ -134,7 +134,7 @@ def search_for(reader: Reader, wait: float) -> Search:
         found = survey(seen, reached=reached, tags=True)
         numbers = np.flatnonzero(~found.reach.reached)
         looked_at, looks = looked_at + found.bytes, looks + 1
-        settled = before - len(numbers) <= SETTLED * len(numbers)
+        settled = len(numbers) == 0 or before - len(numbers) <= SETTLED * len(numbers)
         if settled:
             break
     left = int(found.view.objects.sizes(numbers).sum())
