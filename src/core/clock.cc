@@ -207,7 +207,7 @@ bool keep_time() {
     due = now + period_ms();
     next_tick.set(due);
     const bool used = worked.swap(false);  // before the tick: what is freed beside it keeps the housekeeper awake
-    const bool ticked = tick(), more = collapse_dense_chunks(process_store), busy = ticked || more || used;
+    const bool ticked = tick(), more = collapse_dense_clusters(process_store), busy = ticked || more || used;
     idle = busy ? 0 : idle + 1;
   }
   return true;

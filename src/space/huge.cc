@@ -34,7 +34,7 @@ constinit BlockStack spare_descriptors;
 constinit Counter<size_t> reserved{0};
 constinit Counter<size_t> live_count{0};
 
-size_t chunks_of(size_t bytes) { return (bytes + kClusterBytes - 1) >> kClusterShift; }
+size_t clusters_of(size_t bytes) { return (bytes + kClusterBytes - 1) >> kClusterShift; }
 
 constexpr size_t kEnteredMost = kHugeEntered << kChunkShift;
 size_t entered_of(size_t bytes) { return bytes < kEnteredMost ? bytes : kEnteredMost; }
@@ -55,7 +55,7 @@ bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code, os::Page
 
 // Whether what is beyond the object may be resident up to a cluster's end: not where a limit is set, which counts
 // objects to the page. (A container of 88 MiB with limit_hard:cgroup, full of objects of 9 MiB, was killed.)
-bool whole_chunks(const HugeBlock& block) { return block.advised && !room_is_counted(); }
+bool whole_clusters(const HugeBlock& block) { return block.advised && !room_is_counted(); }
 
 // Makes the first `bytes`, whole pages, usable. False if the kernel refuses.
 bool commit(HugeBlock& block, size_t bytes) {
@@ -64,7 +64,7 @@ bool commit(HugeBlock& block, size_t bytes) {
   // What grows is likely to grow on: an eighth more, so that 20,000 steps of a page are not as many system calls.
   size_t more = have == 0 ? bytes : bytes + (bytes / 8 & ~(os::page_bytes() - 1));
   // A cluster of which a part is touched gets small pages for good.
-  if (whole_chunks(block)) more = round_up(more, kClusterBytes);
+  if (whole_clusters(block)) more = round_up(more, kClusterBytes);
   if (more > block.reserved_bytes) more = block.reserved_bytes;
   if (!os::commit(block.base + have, more - have)) {
     if (more == bytes || !os::commit(block.base + have, bytes - have)) return false;
@@ -80,15 +80,15 @@ HugeBlock* new_descriptor() {
 }
 
 // So many clusters of the block count as foreseen, unless they are too many. They are never too many if they were more.
-bool count_foreseen(HugeBlock& block, size_t chunks) {
+bool count_foreseen(HugeBlock& block, size_t clusters) {
   const size_t had = block.foreseen;
-  if (chunks > had && !foreseen_huge.add(chunks - had)) return false;
-  if (chunks < had) foreseen_huge.note(-static_cast<int64_t>(had - chunks));
-  block.foreseen = static_cast<uint32_t>(chunks);
+  if (clusters > had && !foreseen_huge.add(clusters - had)) return false;
+  if (clusters < had) foreseen_huge.note(-static_cast<int64_t>(had - clusters));
+  block.foreseen = static_cast<uint32_t>(clusters);
   return true;
 }
 void limit_foreseen(HugeBlock& block, size_t bytes) {  // at most those of the first `bytes` bytes
-  if (const size_t chunks = chunks_of(bytes); chunks < block.foreseen) count_foreseen(block, chunks);
+  if (const size_t clusters = clusters_of(bytes); clusters < block.foreseen) count_foreseen(block, clusters);
 }
 
 // Takes the block's address space out of use and gives it back. The descriptor is reused; a stale look at it is safe.
@@ -191,8 +191,8 @@ void withdraw(HugeBlock& block) {
 }
 
 // Where at least half of the last cluster is used, it may be a huge page, too.
-void commit_last_chunk(HugeBlock& block) {
-  if (!whole_chunks(block)) return;
+void commit_last_cluster(HugeBlock& block) {
+  if (!whole_clusters(block)) return;
   const size_t have = block.committed_bytes, more = round_up(have, kClusterBytes) - have;
   if (more <= kClusterBytes / 2 && more != 0 && os::commit(block.base + have, more))
     block.committed_bytes = have + more;
@@ -206,12 +206,12 @@ bool may_be_huge() { return options.huge_pages != kHugePagesNever && !room_is_ti
 void advise(HugeBlock& block, size_t there, bool fresh) {
   if (block.advised || !may_be_huge()) return;
   const size_t next = round_up(there, kClusterBytes);
-  const size_t chunks = next < block.usable_bytes ? (block.usable_bytes - next) >> kClusterShift : 0;
-  const bool trusted = trust_huge_pages(static_cast<unsigned>(chunks));
+  const size_t clusters = next < block.usable_bytes ? (block.usable_bytes - next) >> kClusterShift : 0;
+  const bool trusted = trust_huge_pages(static_cast<unsigned>(clusters));
   if (!trusted && !fresh) return;
   if (!os::prefer_huge_pages(block.base, block.reserved_bytes)) return;
   block.advised = true;
-  commit_last_chunk(block);
+  commit_last_cluster(block);
   if (trusted) return;
   time_huge_page(block.base + next);
   if (!huge_pages_due()) withdraw(block);
@@ -219,13 +219,13 @@ void advise(HugeBlock& block, size_t there, bool fresh) {
 
 // A block of its own for `size` bytes, whole pages, which are usable then.
 HugeBlock* new_block(size_t size, size_t alignment) {
-  const unsigned order = log2_ceil(chunks_of(size));
+  const unsigned order = log2_ceil(clusters_of(size));
   // A power of two leaves room to grow in place; where address space is short, what is needed must do.
   size_t bytes = kClusterBytes << order;
   const auto pages = options.huge_pages == kHugePagesNever ? os::HugePages::kRefused : os::HugePages::kBySystem;
   void* base = reserve_apart(bytes, alignment, entered_of(bytes), pages);
   if (base == nullptr) {
-    bytes = chunks_of(size) << kClusterShift;
+    bytes = clusters_of(size) << kClusterShift;
     base = reserve_apart(bytes, alignment, entered_of(bytes), pages);
   }
   if (base == nullptr) return nullptr;
@@ -281,7 +281,7 @@ void touch(HugeBlock& block) {
 HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   if (size > PTRDIFF_MAX) return nullptr;
   const size_t bytes = round_up(size == 0 ? 1 : size, os::page_bytes());
-  const unsigned order = log2_ceil(chunks_of(bytes));
+  const unsigned order = log2_ceil(clusters_of(bytes));
   if (order >= kHugeOrders) return nullptr;
   HugeBlock* block = alignment <= kClusterBytes ? get_waiting(order, bytes) : nullptr;
   const bool room = has_room_for_large(bytes > replaced ? bytes - replaced : 0);
@@ -295,7 +295,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   // Address space may be limited: what waits is worth less than a new object.
   if (block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
   if (block == nullptr) return nullptr;
-  trim(*block, bytes, whole_chunks(*block));
+  trim(*block, bytes, whole_clusters(*block));
   count_huge_refilled(block->usable_bytes, bytes, block->touched_bytes);
   block->usable_bytes = 0;
   set_usable(*block, bytes);
@@ -319,12 +319,12 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignm
 void huge_foresee(HugeBlock* block, bool zeroed) {
   const size_t touched = block->touched_bytes, had = block->foreseen;
   const bool may = !zeroed && block->usable_bytes > kLargeMost && may_be_huge();
-  if (may && count_foreseen(*block, chunks_of(most_resident(*block)))) {
+  if (may && count_foreseen(*block, clusters_of(most_resident(*block)))) {
     advise(*block, touched, touched == 0);
     if (block->advised) return;
   }
   withdraw(*block);
-  const size_t there = chunks_of(touched);
+  const size_t there = clusters_of(touched);
   count_foreseen(*block, there < had ? there : had);
 }
 
@@ -351,7 +351,7 @@ bool huge_resize(HugeBlock* block, size_t size) {
   trim(*block, bytes, false);
   const size_t most = most_resident(*block);
   limit_foreseen(*block, most);
-  if (block->advised && block->foreseen != 0 && !count_foreseen(*block, chunks_of(most))) withdraw(*block);
+  if (block->advised && block->foreseen != 0 && !count_foreseen(*block, clusters_of(most))) withdraw(*block);
   return true;
 }
 

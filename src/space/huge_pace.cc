@@ -22,7 +22,7 @@ constinit Hint<uint64_t> try_from{0};  // of os::now_ms(): when try_huge_page ma
 
 }  // namespace
 
-constinit ForeseenChunks foreseen_huge, foreseen_large;
+constinit ForeseenClusters foreseen_huge, foreseen_large;
 
 bool huge_pages_due() {
   const uint64_t until = not_before.get();

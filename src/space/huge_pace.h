@@ -53,22 +53,22 @@ bool try_huge_page();
 // Foreseen clusters, 2 MiB each: of objects that got huge pages since they need not be zero. Huge objects may have
 // kForeseenMost, and large ones as much: what a program of sparse ones can lose.
 inline constexpr size_t kForeseenMost = size_t{128} << 20;
-class ForeseenChunks {
+class ForeseenClusters {
  public:
-  bool has_room(size_t more) const { return chunks_.get() + more <= kMost; }
-  void note(int64_t more) { chunks_.add(static_cast<uint64_t>(more)); }  // wraps where there are fewer
+  bool has_room(size_t more) const { return clusters_.get() + more <= kMost; }
+  void note(int64_t more) { clusters_.add(static_cast<uint64_t>(more)); }  // wraps where there are fewer
   // Counts so many more, unless that is too many.
   bool add(size_t more = 1) {
     if (!has_room(more)) return false;  // a look first: at the bound each huge malloc comes by
-    if (chunks_.add(more) + more <= kMost) return true;
-    chunks_.sub(more);
+    if (clusters_.add(more) + more <= kMost) return true;
+    clusters_.sub(more);
     return false;
   }
 
  private:
   static constexpr uint64_t kMost = kForeseenMost >> kClusterShift;
-  Counter<uint64_t> chunks_{0};
+  Counter<uint64_t> clusters_{0};
 };
-extern ForeseenChunks foreseen_huge, foreseen_large;
+extern ForeseenClusters foreseen_huge, foreseen_large;
 
 }  // namespace folio

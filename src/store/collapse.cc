@@ -141,7 +141,7 @@ bool poll(Store& store, uint64_t now) {
 
 }  // namespace
 
-bool collapse_dense_chunks(Store& store) {
+bool collapse_dense_clusters(Store& store) {
   CollapsePlace& place = store.collapse;
   if (options.huge_pages == kHugePagesNever || room_is_tight()) return false;
   const uint64_t now = os::now_ms();

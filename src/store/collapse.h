@@ -19,7 +19,7 @@ namespace folio {
 
 // Visits some chunks, from where the last call ended, and collapses those that have stayed dense. Returns whether there
 // is more to do, now or later. For one thread at a time.
-bool collapse_dense_chunks(Store& store);
+bool collapse_dense_clusters(Store& store);
 
 // The steps, for any thread. is_dense: the chunk may be a part of a collapsed cluster. collapse_cluster: that of the
 // chunk; false if bins do not have all of it, or the kernel refuses.

@@ -157,9 +157,9 @@ TEST(Collapse, AClusterOfTwoBins) {
     ASSERT_EQ(cluster_of(objects.back()), cluster);
     ASSERT_EQ(cluster_of(others.back()), cluster);
     options.decay = 100;
-    EXPECT_FALSE(collapse_dense_chunks(process_store)) << "nothing is waited for";
+    EXPECT_FALSE(collapse_dense_clusters(process_store)) << "nothing is waited for";
     sleep_ms(600);
-    EXPECT_FALSE(collapse_dense_chunks(process_store));
+    EXPECT_FALSE(collapse_dense_clusters(process_store));
     EXPECT_EQ(collapse_all(), 0u);
     EXPECT_EQ(huge_bytes(cluster), 0u);
     for (void* object : take_of(other, info_of(other).objects / 10)) others.push_back(object);
@@ -167,7 +167,7 @@ TEST(Collapse, AClusterOfTwoBins) {
     for (unsigned i = 0; i < 2; ++i) {
       EXPECT_EQ(huge_bytes(cluster), 0u);
       sleep_ms(600);
-      EXPECT_TRUE(collapse_dense_chunks(process_store));
+      EXPECT_TRUE(collapse_dense_clusters(process_store));
     }
     EXPECT_EQ(huge_bytes(cluster), kClusterBytes);
     for (void* object : objects)
@@ -241,7 +241,7 @@ TEST(Collapse, NoneWhereTheyAreRefused) {
     const auto objects = take(of_cluster);
     options.huge_pages = kHugePagesNever;
     options.decay = 10;
-    for (unsigned i = 0; i < 20; ++i, sleep_ms(50)) EXPECT_FALSE(collapse_dense_chunks(process_store));
+    for (unsigned i = 0; i < 20; ++i, sleep_ms(50)) EXPECT_FALSE(collapse_dense_clusters(process_store));
     EXPECT_EQ(huge_bytes(cluster_of(objects.front())), 0u);
   });
 }
@@ -252,9 +252,9 @@ TEST(Collapse, WhatHasStayedDenseFromOnePollToTheNext) {
     const auto objects = take(of_cluster);
     char* const cluster = cluster_of(objects.front());
     Descriptor& d = *place_of(objects.front()).descriptor;
-    EXPECT_TRUE(collapse_dense_chunks(process_store)) << "it is waited for";
+    EXPECT_TRUE(collapse_dense_clusters(process_store)) << "it is waited for";
     EXPECT_EQ(d.backing(), Backing::kDense);
-    EXPECT_TRUE(collapse_dense_chunks(process_store)) << "too early";
+    EXPECT_TRUE(collapse_dense_clusters(process_store)) << "too early";
     EXPECT_EQ(huge_bytes(cluster), 0u);
     // Something of it goes: it has to wait once more.
     const std::vector<void*> some(objects.begin(), objects.begin() + 100);
@@ -264,15 +264,15 @@ TEST(Collapse, WhatHasStayedDenseFromOnePollToTheNext) {
     EXPECT_EQ(backing_of(objects.back()), Backing::kDense) << "of its neighbours nothing went";
     EXPECT_EQ(take(100).size(), 100u);
     sleep_ms(600);
-    EXPECT_TRUE(collapse_dense_chunks(process_store));
+    EXPECT_TRUE(collapse_dense_clusters(process_store));
     EXPECT_EQ(d.backing(), Backing::kDense);
     EXPECT_EQ(huge_bytes(cluster), 0u);
     sleep_ms(600);
-    EXPECT_TRUE(collapse_dense_chunks(process_store));
+    EXPECT_TRUE(collapse_dense_clusters(process_store));
     EXPECT_EQ(d.backing(), Backing::kHuge);
     EXPECT_EQ(huge_bytes(cluster), kClusterBytes);
     sleep_ms(600);
-    EXPECT_FALSE(collapse_dense_chunks(process_store)) << "nothing is left to do";
+    EXPECT_FALSE(collapse_dense_clusters(process_store)) << "nothing is left to do";
     EXPECT_TRUE(check_bin(process_store, bin));
   });
 }
