@@ -137,24 +137,24 @@ void slow_call(ThreadCache& c) {
   if (--c.calls_to_sweep == 0) sweep(c);
 }
 
-void* take_one(BinId bin, bool* zero) {
+void* take_one(BinId bin) {
   void* object = nullptr;
-  return take_objects(process_store, bin, &object, 1, zero) == 1 ? object : nullptr;
+  return take_objects(process_store, bin, &object, 1) == 1 ? object : nullptr;
 }
 
 // Gets one object of a bin that the thread does not cache, from the CPU cache, the depot or the folios.
-void* get_one(ThreadCache& c, BinId bin, bool* zero) {
-  if (info_of(bin).size > kSmallFirst && watch_wanted(process_store, bin)) return take_one(bin, zero);
+void* get_one(ThreadCache& c, BinId bin) {
+  if (info_of(bin).size > kSmallFirst && watch_wanted(process_store, bin)) return take_one(bin);
   Magazine* magazine;
   void* object = cpu_cache_pop_one(process_caches, bin, &magazine);
   if (magazine != nullptr) put_empty(c, magazine);
   if (object != nullptr) return object;
   Magazine* const empty = get_empty(c);
-  if (empty == nullptr) return take_one(bin, zero);
+  if (empty == nullptr) return take_one(bin);
   magazine = cpu_cache_get(process_caches, bin, 1, empty);
   if (magazine == nullptr) {
     magazine = empty;
-    const unsigned got = take_objects(process_store, bin, magazine->slot(0), info_of(bin).some, zero);
+    const unsigned got = take_objects(process_store, bin, magazine->slot(0), info_of(bin).some);
     magazine->format(got == 0 ? 1 : got);
     magazine->park(magazine->slot(0));
     if (got != 0) object = *magazine->slot(0);
@@ -205,11 +205,11 @@ bool ascend(const Slot* at, unsigned count) {
 // Fills an empty magazine (null: there is no memory for one) from the folios, and pops an object. As a search of the
 // folios costs too much for the few objects that a thread with little room can use, it takes more of them and flushes
 // the rest to the CPU cache, untouched.
-void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want, bool* zero) {
-  if (magazine == nullptr) return take_one(bin, zero);
+void* fill(ThreadCache& c, BinId bin, Magazine* magazine, unsigned want) {
+  if (magazine == nullptr) return take_one(bin);
   const unsigned some = info_of(bin).some;
   Magazine* const small = want < kWholeLeast && want < some ? get_empty(c) : nullptr;
-  const unsigned got = take_objects(process_store, bin, magazine->slot(0), small != nullptr ? some : want, zero);
+  const unsigned got = take_objects(process_store, bin, magazine->slot(0), small != nullptr ? some : want);
   if (got == 0) {
     put_empty(c, magazine);
     if (small != nullptr) put_empty(c, small);
@@ -263,16 +263,16 @@ unsigned thread_cache_count_watched(ThreadCache& c, BinId bin) {
   return kWatchCountEvery;
 }
 
-void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero) {
+void* thread_cache_refill(ThreadCache* cache, BinId bin) {
   BinCache& b = cache->budget.bins[index(bin)];
   slow_call(*cache);
   thread_budget_grow(cache->budget, bin, false);
-  if (b.capacity == 0) return get_one(*cache, bin, zero);
+  if (b.capacity == 0) return get_one(*cache, bin);
   const unsigned part = b.capacity >> note_turn(b, false), want = part != 0 ? part : 1;
   Magazine* empty = detach(bin);
   if (empty == nullptr) empty = get_empty(*cache);
   Magazine* const magazine = empty != nullptr ? cpu_cache_get(process_caches, bin, want, empty) : nullptr;
-  if (magazine == nullptr) return fill(*cache, bin, empty, want, zero);
+  if (magazine == nullptr) return fill(*cache, bin, empty, want);
   if (empty != magazine) put_empty(*cache, empty);
   b.ascent = Ascent::kNo;
   make_room(*cache, bin, magazine);
@@ -295,8 +295,7 @@ bool begins_with_free(const ThreadCache& c, BinId bin) {
 // Refills the bin's magazine without popping an object. False if there are no objects, or no magazine.
 FOLIO_NOINLINE bool get_others(ThreadCache* cache, BinId bin) {
   cache->budget.bins[index(bin)].ran_over = true;  // so that half a magazine comes
-  bool zero;
-  void* const other = thread_cache_refill(cache, bin, &zero);
+  void* const other = thread_cache_refill(cache, bin);
   Slot*& cursor = thread_cursors.cursor[index(bin)];
   if (other == nullptr || closed(cursor)) {
     if (other != nullptr) give_objects(bin, &other, 1, "free");

@@ -94,8 +94,8 @@ struct ThreadCache {
 };
 
 // The slow half of malloc: an object of a bin whose magazine is empty or whose cursor is closed. Null if there is no
-// memory. *zero says that the object's pages are known to read as zero.
-void* thread_cache_refill(ThreadCache* cache, BinId bin, bool* zero);
+// memory.
+void* thread_cache_refill(ThreadCache* cache, BinId bin);
 
 // Whether the calling thread's magazine of the bin holds the object, whose chunk is watched (store/watch.h).
 bool thread_cache_holds(ThreadCache& cache, BinId bin, const void* object);

@@ -172,14 +172,13 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
 
 }  // namespace
 
-void* allocate_in_bin(BinId bin, bool* zero) {
-  *zero = false;
+void* allocate_in_bin(BinId bin) {
   const auto take = [&] {
     void* one = nullptr;
-    return take_objects(process_store, bin, &one, 1, zero) == 1 ? one : nullptr;
+    return take_objects(process_store, bin, &one, 1) == 1 ? one : nullptr;
   };
   ThreadCache* cache = thread_cache();
-  void* object = cache != nullptr ? thread_cache_refill(cache, bin, zero) : take();
+  void* object = cache != nullptr ? thread_cache_refill(cache, bin) : take();
   if (object == nullptr && ladder_make_room("malloc")) object = take();
   const bool kernel_refuses = object == nullptr && has_room(kChunkBytes);  // as in give_back_for_large
   if (kernel_refuses && give_back_chunks(kChunkBytes, false, "malloc")) object = take();
@@ -204,10 +203,7 @@ void* allocate_medium(size_t size) {
 namespace {
 
 // Apart, so that the others need no stack frame.
-FOLIO_NOINLINE void* refill(size_t size) {
-  bool zero;
-  return allocate_in_bin(bin_of(size), &zero);
-}
+FOLIO_NOINLINE void* refill(size_t size) { return allocate_in_bin(bin_of(size)); }
 
 // Where the front is closed, or was a moment ago, the bin's magazine may hold what is wanted.
 FOLIO_INLINE void* pop_or_refill(unsigned cursor_offset, size_t size) {
@@ -267,15 +263,14 @@ FOLIO_NOINLINE void* allocate_aligned_slow(size_t alignment, size_t size, bool z
   }
   const BinId bin = aligned_bin(alignment, size);
   if (bin == BinId::kNone) return allocate_beyond_bins(size, alignment, zeroed);
-  bool zero = false;
   void* object = pop_object(index(bin) * kCursorBytes);
-  if (object == nullptr) object = allocate_in_bin(bin, &zero);
+  if (object == nullptr) object = allocate_in_bin(bin);
   // An object of a larger bin, where memory is short, may not be aligned.
   if (object != nullptr && reinterpret_cast<uintptr_t>(object) % alignment != 0) {
     give_objects(bin_id(chunk_code(object)), &object, 1, "aligned_alloc");
     return out_of_memory(size);
   }
-  return object == nullptr || zero || !zeroed ? object : __builtin_memset(object, 0, size);
+  return object == nullptr || !zeroed ? object : __builtin_memset(object, 0, size);
 }
 
 }  // namespace

@@ -263,9 +263,8 @@ void take_from_others(Store& store, BinId bin, HintBlock* blocks, Taking& t) {
 
 }  // namespace
 
-unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero,
-                                     bool* refused) {
-  Taking t = {objects, want, zero, refused};
+unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* refused) {
+  Taking t = {objects, want, refused};
   HintBlock* const blocks = blocks_of(store, bin);
   take_warm(blocks, bin, t);
   take_cold(blocks, bin, t);
@@ -294,12 +293,12 @@ void repair_next_chunks(Store& store, BinId bin) {
 
 }  // namespace
 
-unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero) {
+unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want) {
   Bin& b = store.of(bin);
   const bool growing = note_growth(b);
   for (;;) {
     bool refused = false;
-    Taking t = {objects, want, zero, &refused};
+    Taking t = {objects, want, &refused};
     HintBlock* const blocks = blocks_of(store, bin);
     take_inherited(b, t);
     take_warm(blocks, bin, t);
@@ -308,7 +307,7 @@ unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bo
     if (t.got != 0) return t.got;
     // The search lowered stale hints and raised right ones, and this repairs others: they may show room.
     repair_next_chunks(store, bin);
-    const unsigned got = take_objects_in_open_chunks(store, bin, objects, want, zero, &refused);
+    const unsigned got = take_objects_in_open_chunks(store, bin, objects, want, &refused);
     if (got != 0) return got;
     // If the kernel refuses memory for free objects, it would for a new chunk's too, but for one that a field lends.
     Inherited from;

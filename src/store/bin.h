@@ -18,12 +18,11 @@
 namespace folio {
 
 // Takes up to `want` objects (1 to kMagazineObjects), in ascending order within a folio. Returns how many; 0 only if
-// there is no memory. *zero, if given, says whether the first object's pages are known to read as zero.
-unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want, bool* zero = nullptr);
+// there is no memory.
+unsigned take_objects(Store& store, BinId bin, void** objects, unsigned want);
 
 // Like take_objects, but opens no chunk. *refused, if given, becomes true if there are free objects that cannot be used
 // for want of memory.
-unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* zero = nullptr,
-                                     bool* refused = nullptr);
+unsigned take_objects_in_open_chunks(Store& store, BinId bin, void** objects, unsigned want, bool* refused = nullptr);
 
 }  // namespace folio

@@ -260,12 +260,6 @@ void note_given(Descriptor& d, unsigned folio, uint64_t given, uint64_t left, Pa
   });
 }
 
-bool is_untouched(Descriptor& d, unsigned object) {
-  uint64_t there = 0;
-  visit_words_of(ChunkPages(d).of(object), [&](unsigned w, uint64_t mask) { there |= resident_in(d, w) & mask; });
-  return there == 0;
-}
-
 uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some) {
   if (some == 0) return 0;
   const unsigned before = folio * kFolioObjects;

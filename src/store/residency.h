@@ -188,8 +188,6 @@ struct FreeRun {
   }
 };
 
-// Whether no page of the object is resident, so that it reads as zero.
-bool is_untouched(Descriptor& d, unsigned object);
 // Of the objects `some` of a folio, those whose pages are all resident. (Found by the absent pages: to look at each
 // object took 3,400 instructions a folio, 5 % of a `git log`.)
 uint64_t resident_objects(Descriptor& d, unsigned folio, uint64_t some);

@@ -60,7 +60,6 @@ void take_from_folio(Descriptor& d, unsigned folio, Fullness peeked, Taking& t, 
   const uint64_t mine = choice & ~before;
   if (fullness_of(before | choice, valid) != peeked) lower_folio(d, folio, peeked);
   if (mine == 0) return;
-  if (t.got == 0 && t.zero != nullptr) *t.zero = is_untouched(d, folio * kFolioObjects + lowest_bit(mine));
   note_taken(d, folio, mine);
   t.add(put_addresses(d, folio, mine, t.next()));
 }
@@ -108,7 +107,6 @@ unsigned take_resident_in(Descriptor& d, unsigned folio, Taking& t) {
   if (was != kFull && fullness_of(before | choice, valid) != was) lower_folio(d, folio, was);
   if (mine == 0) return 0;
   note_taken(d, folio, mine);
-  if (t.got == 0 && t.zero != nullptr) *t.zero = false;
   return t.add(put_addresses(d, folio, mine, t.next()));
 }
 

@@ -11,7 +11,7 @@ namespace folio {
 struct Taking {
   void** objects;
   unsigned want;
-  bool *zero, *refused;  // may be null
+  bool* refused;  // may be null
   unsigned got = 0;
 
   bool done() const { return got == want; }

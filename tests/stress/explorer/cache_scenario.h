@@ -21,9 +21,8 @@ struct Program {
 
   void allocate(BinId bin, unsigned n) {
     for (; n != 0; --n) {
-      bool zero = false;
       void* object = pop_cursor(bin);
-      if (object == nullptr) object = refill(bin, &zero);
+      if (object == nullptr) object = refill(bin);
       if (object == nullptr) abort();
       list[count++] = object;
       Machine::write_object(object);
@@ -51,10 +50,10 @@ struct Program {
     if (object != nullptr) ++cursor;
     return object;
   }
-  static void* refill(BinId bin, bool* zero) {
-    if (ThreadCache* cache = thread_cache()) return thread_cache_refill(cache, bin, zero);
+  static void* refill(BinId bin) {
+    if (ThreadCache* cache = thread_cache()) return thread_cache_refill(cache, bin);
     void* object = nullptr;
-    return take_objects(folio::process_store, bin, &object, 1, zero) == 1 ? object : nullptr;
+    return take_objects(folio::process_store, bin, &object, 1) == 1 ? object : nullptr;
   }
 };
 

@@ -27,8 +27,7 @@ const BinId bin = bin_of(64);
 [[maybe_unused]] void* pop(BinId each) {
   Slot*& cursor = thread_cursors.cursor[index(each)];
   if (*cursor != nullptr) return *cursor++;
-  bool zero = false;
-  return thread_cache_refill(thread_cache(), each, &zero);
+  return thread_cache_refill(thread_cache(), each);
 }
 
 [[maybe_unused]] void push(BinId each, void* object) {

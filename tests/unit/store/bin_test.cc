@@ -224,47 +224,6 @@ TEST(Bin, PlaceOfFindsTheObjectOfEveryAddress) {
   EXPECT_EQ(place_of(nullptr).descriptor, nullptr);
 }
 
-TEST(Bin, ZeroSaysWhatIsTrue) {
-  for (const BinId bin : all_bins()) {
-    Taken all(bin);
-    for (unsigned i = 0; i < 10; ++i) {
-      void* object = nullptr;
-      bool zero = false;
-      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
-      const auto bytes = static_cast<size_t>(place_of(object).slot_end - static_cast<char*>(object));
-      if (zero) EXPECT_TRUE(all_zero(object, bytes)) << "bin " << index(bin);
-      memset(object, 0xee, bytes);
-      give_objects(bin, &object, 1, "test");
-      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
-      EXPECT_FALSE(zero) << "it was written to; bin " << index(bin);
-      give_objects(bin, &object, 1, "test");
-      all.take(1);
-    }
-  }
-}
-
-TEST(Bin, ZeroIsKnownOfWholePagesInAFreshChunk) {
-  const size_t page = os::page_bytes();
-  for (const size_t size : {4 * kKiB, 16 * kKiB, 32 * kKiB}) {
-    const BinId bin = aligned_bin(size, size);
-    if (info_of(bin).size % page != 0) continue;
-    std::set<char*> old_chunks;
-    visit_chunks(process_store, bin, [&](Descriptor& d) { return old_chunks.insert(d.chunk()).second; });
-    std::vector<void*> objects;
-    unsigned known = 0;
-    while (known < info_of(bin).objects) {
-      bool zero = false;
-      objects.push_back(nullptr);
-      ASSERT_EQ(take_objects(process_store, bin, &objects.back(), 1, &zero), 1u);
-      if (old_chunks.count(chunk_start(objects.back())) != 0) continue;
-      ASSERT_TRUE(zero) << size;
-      EXPECT_TRUE(all_zero(objects.back(), size));
-      ++known;
-    }
-    for (void*& object : objects) give_objects(bin, &object, 1, "test");
-  }
-}
-
 // What a thread that was stopped for ever between two steps may leave behind, and worse.
 void lose_all_hints(BinId bin) {
   visit_chunks(process_store, bin, [](Descriptor& d) {

@@ -99,9 +99,7 @@ TEST(Retire, NewChunksReadAsZero) {
       EXPECT_EQ(retire_free_chunks(process_store), 3u);
       const BinId other = bin_of(16 * kKiB);
       void* object = nullptr;
-      bool zero = false;
-      ASSERT_EQ(take_objects(process_store, other, &object, 1, &zero), 1u);
-      EXPECT_TRUE(zero);
+      ASSERT_EQ(take_objects(process_store, other, &object, 1), 1u);
       EXPECT_TRUE(all_zero(object, 16 * kKiB));
       give(other, {object});
       EXPECT_EQ(retire_free_chunks(process_store), 1u);
@@ -188,10 +186,8 @@ TEST(Inherit, EachBinInheritsFreeChunksWithTheirPages) {
       const int64_t resident = delta.resident(), dirty = delta.dirty();
       const size_t in_use = chunks_in_use();
       void* object = nullptr;
-      bool zero = true;
-      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
+      ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
       EXPECT_TRUE(is_among(object, left));
-      EXPECT_FALSE(zero);
       EXPECT_EQ(chunks_of(first), 3u);
       EXPECT_EQ(chunks_in_use(), in_use);
       EXPECT_EQ(delta.resident(), resident);
@@ -230,10 +226,8 @@ TEST(Inherit, EachBinInheritsWhatLargeObjectsLeft) {
       ASSERT_TRUE(large_free(large));
       const int64_t resident = delta.resident(), dirty = delta.dirty();
       void* object = nullptr;
-      bool zero = true;
-      ASSERT_EQ(take_objects(process_store, bin, &object, 1, &zero), 1u);
+      ASSERT_EQ(take_objects(process_store, bin, &object, 1), 1u);
       ASSERT_TRUE(object >= large - kLineOffsetMost && object < large + 3 * kChunkBytes);
-      EXPECT_FALSE(zero);
       EXPECT_EQ(delta.resident(), resident);
       EXPECT_LT(delta.dirty(), dirty);
       std::vector<void*> objects = take(bin, info_of(bin).objects - 1);
