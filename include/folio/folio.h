@@ -3,7 +3,7 @@
  * Self-contained C11 (and C++). Every function may be called from any thread at any time, also while others
  * allocate, fork or end; none may be called from a signal handler that interrupted an allocation, except where
  * said. "Object" is what an allocation returns. Sizes are bytes. Unless said otherwise:
- *   - an object of 16 bytes or more is 16-byte aligned, a smaller one 8-byte aligned;
+ *   - what was asked for with 9 bytes or more is 16-byte aligned, with fewer 8-byte aligned;
  *   - a size of 0 is served as a size of 1: a unique pointer that may be freed;
  *   - a size over PTRDIFF_MAX, an overflowing product, or no memory: null, with errno ENOMEM, and everything that
  *     was valid before stays valid.
@@ -141,7 +141,7 @@ enum {
   FOLIO_LEVEL_NEAR = 1,    /* 7/8 of the soft limit: no new huge pages */
   FOLIO_LEVEL_TIGHT = 2,   /* 15/16: caches are emptied */
   FOLIO_LEVEL_AT_SOFT = 3, /* the soft limit: what is free goes at once */
-  FOLIO_LEVEL_AT_HARD = 4  /* the hard limit refused a request */
+  FOLIO_LEVEL_AT_HARD = 4  /* its reserve, or the hard limit: see options.md */
 };
 /* NOLINTEND(readability-identifier-naming) */
 

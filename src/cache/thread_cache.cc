@@ -106,14 +106,9 @@ void validate_and_hand_on(ThreadCache& c, BinId bin, Magazine* magazine, const c
 // more objects now, or the capacity is 0.
 void sweep_bin(ThreadCache& c, BinId bin) {
   BinCache& b = c.budget.bins[index(bin)];
-  if (b.capacity == 0) {
-    b.calls = 0;
-    return;
-  }
-  if (b.calls != 0) {
-    b.calls = 0;
-    return;
-  }
+  const bool used = b.calls != 0;
+  b.calls = 0;
+  if (used || b.capacity == 0) return;
   thread_budget_shrink(c.budget, bin, b.capacity / 2 < 2 ? 0 : b.capacity / 2);
   Slot* const cursor = thread_cursors.cursor[index(bin)];
   if (closed(cursor)) return;

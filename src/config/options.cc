@@ -32,12 +32,6 @@ struct Piece {
   size_t length;
 };
 
-size_t length_of(const char* s) {
-  size_t n = 0;
-  while (s[n] != '\0') ++n;
-  return n;
-}
-
 bool equal(Piece a, Piece b) {
   if (a.length != b.length) return false;
   for (size_t i = 0; i < a.length; ++i) {
@@ -73,7 +67,7 @@ const OptionRow* nearest(Piece key) {
   const OptionRow* best = nullptr;
   auto least = static_cast<unsigned>((key.length + 1) / 3 + 1);
   for (unsigned i = 0; i < option_count; ++i) {
-    const unsigned d = distance(key, {option_rows[i].name, length_of(option_rows[i].name)});
+    const unsigned d = distance(key, {option_rows[i].name, __builtin_strlen(option_rows[i].name)});
     if (d < least) {
       least = d;
       best = &option_rows[i];
@@ -171,7 +165,7 @@ void complain_about_key(Piece key, Complain* complain) {
 
 // `written` is the key alone, or with an equals sign, as other programs have it, and perhaps a value.
 void complain_about_no_value(Piece written, const OptionRow& row, Complain* complain) {
-  const size_t name = length_of(row.name);
+  const size_t name = __builtin_strlen(row.name);
   const bool equals = written.length > name;
   Text line;
   line << "folio: FOLIO_OPTIONS: \"";
@@ -231,7 +225,7 @@ size_t option_path(int64_t value, const char** text) {
 
 const OptionRow* find_option(const char* name, size_t length) {
   for (unsigned i = 0; i < option_count; ++i) {
-    if (equal({option_rows[i].name, length_of(option_rows[i].name)}, {name, length})) return &option_rows[i];
+    if (equal({option_rows[i].name, __builtin_strlen(option_rows[i].name)}, {name, length})) return &option_rows[i];
   }
   return nullptr;
 }

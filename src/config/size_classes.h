@@ -75,7 +75,7 @@ inline constexpr unsigned kCursorBytes = sizeof(void*);  // of a thread's cursor
 inline constexpr size_t kSmallTableMost = 1024;                                   // an entry of the table for each
 inline constexpr size_t kMediumMost = sizes::kSmallAndMedium[kFirstAligned - 2];  // 32832; above it, large
 
-// Division of an offset in a chunk by the object size: one multiplication, one shift. With x < 2^21 and d < 2^21,
+// Division of an offset in a chunk by the object size: one multiplication, one shift. With x and d of at most 2^18,
 // m = ceil(2^42 / d) has x * (m * d - 2^42) < 2^42, which makes the quotient exact [SuperMalloc §7].
 inline constexpr unsigned kDivisionShift = 42;
 
@@ -85,7 +85,7 @@ struct BinInfo {
   uint64_t multiplier;              // see kDivisionShift
   uint64_t last_valid;              // which bits of the chunk's last occupancy word stand for objects
   uint16_t folios;                  // in a chunk
-  uint8_t natural_shift;            // objects are aligned to 2^this by their size alone; at most 21
+  uint8_t natural_shift;            // objects are aligned to 2^this by their size alone; at most 15
   uint8_t magazine_most;            // the most objects a magazine holds
   uint8_t some;                     // taken from the folios at once for a thread that has room for fewer
   uint16_t words_before_occupancy;  // in a chunk's descriptor (store/descriptor.h)

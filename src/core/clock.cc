@@ -98,7 +98,7 @@ bool tick_in_steps() {
   size_t purged = 0;
   // Bins once in a tick: a step marks as aged what the next round is to purge.
   if (!bins_done.get()) {
-    const PurgeStep step{PurgeWhich::kAged, kStepBytes, kChunkShift, kStepChunks, false};
+    const PurgeStep step{PurgeWhich::kAged, kStepBytes, kWorthAlways, kStepChunks, false};
     const PurgeStepDone done = purge_bins_step(process_store, tick_round, step);
     if (!done.complete) return false;
     purged = done.purged;
@@ -278,7 +278,7 @@ bool drain_what_pins() {
   return cpu_caches_trim(process_caches, true, false) != 0;
 }
 
-// A bin found no chunk to inherit (store/retire.h), although half of what may stay is free: objects in caches may keep
+// A bin found no chunk to inherit (store/retire.h), although half of `dirty_floor` is free: objects in caches may keep
 // each of them. So what this thread and the CPU caches hold goes, and the next chunk that a bin wants is looked for
 // again. (After 20 MiB of 832 bytes were freed in random order, 245 in caches lay in all 65 chunks.) In steps, one in
 // each slow call, of whatever thread; of simultaneous ones one moves the place on, the others drain a little more. (In

@@ -24,11 +24,11 @@ PurgeStepDone purge_step(const PurgeStep& step) {
 }
 
 size_t purge_everything(PurgeWhich which, size_t most_bytes) {
-  return purge_step({which, most_bytes, kChunkShift, ~0u, true}).purged;
+  return purge_step({which, most_bytes, kWorthAlways, ~0u, true}).purged;
 }
 
 size_t purge_some(size_t bytes) {
-  const size_t purged = purge_step({PurgeWhich::kAged, bytes, kChunkShift, kStepChunks, true}).purged;
+  const size_t purged = purge_step({PurgeWhich::kAged, bytes, kWorthAlways, kStepChunks, true}).purged;
   return purged < bytes ? purged + purge_everything(PurgeWhich::kAll, bytes - purged) : purged;
 }
 

@@ -85,7 +85,6 @@ void ladder_poll() {
   if (options.pressure == kPressureOn) {
     pressure_poll(os::now_ms());
     follow(level_now());
-    // Relaxed: the housekeeper's own.
     if (limit_state.pressure.get() >= kAtSoft) purge_everything(PurgeWhich::kAll, kUnlimited);
   }
   if (limits_on()) ladder_keep();
@@ -103,8 +102,8 @@ void ladder_serve_request() {
   if (wanted == limit_request.done.load(order::relaxed)) return;  // relaxed: as above
   int64_t soft = limit_request.soft.load(order::relaxed);         // relaxed: as above
   int64_t hard = limit_request.hard.load(order::relaxed);         // relaxed: as above
-  if (soft < 0) soft = limit_state.soft.get();
-  if (hard < 0) hard = limit_state.hard.get();
+  if (soft == LimitRequest::kKeep) soft = limit_state.soft.get();
+  if (hard == LimitRequest::kKeep) hard = limit_state.hard.get();
   ladder_set(soft, hard);
   limit_request.done.store(wanted, order::relaxed);  // relaxed: as above
 }

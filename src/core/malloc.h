@@ -1,8 +1,8 @@
 // The open fast path of malloc. It fits one screen:
 //
 //   allocate(size)
-//     size <= 1024       the bin's cursor from a table by size; load it, load *cursor; not null: step it, done     12
-//                        instructions
+//     size <= 1024       the bin's cursor from a table by size; load it, load *cursor; not null: step it, done
+//                      12 instructions
 //     size <= 32832      allocate_medium: the same by a second table
 //     else, or *cursor is null (empty, or closed: not set up)      allocate_slow: malloc.cc
 //

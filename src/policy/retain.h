@@ -13,9 +13,9 @@ namespace folio {
 
 // How many bytes of free resident memory are above the bound.
 //
-//   bound = max(max(floor, live / 4) + large, floor + again)
+//   bound = max(max(dirty_floor, live / 4) + large, floor + again)
 //
-//   floor   the option dirty_floor, and up to as much again: a quarter of `regrown`
+//   floor   the option `dirty_floor`, and up to as much again: a quarter of `regrown`
 //   live    what is live; in `live / 4` without huge objects, in the lines below with them
 //   large   free memory of large and huge objects, at most `some` = max(min(2 live, kTolerated), back), or
 //           min(some + min(live huge objects / 4, 4 kTolerated), recent - live) if that is more

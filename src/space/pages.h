@@ -11,8 +11,7 @@
 
 namespace folio {
 
-// dirty is part of resident; both are signed sums that may be off by
-// what is in flight.
+// dirty is part of resident; both are signed sums that may be off by what is in flight.
 struct alignas(64) PageCounts {
   Counter<int64_t> resident{0};      // bytes of objects' pages that may be resident
   Counter<int64_t> dirty{0};         // of these, bytes that are free

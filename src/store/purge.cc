@@ -22,7 +22,7 @@ bool is_huge_page(const Descriptor& d) { return d.backing() == Backing::kHuge &&
 
 // Whether less than 1/2^shift of the huge page is free. What no bin has of it is about to be used.
 bool is_well_used(Descriptor& d, unsigned shift) {
-  if (shift >= kChunkShift) return false;
+  if (shift == kWorthAlways) return false;
   unsigned free = 0;
   visit_cluster(d.chunk(), [&](Descriptor& other) {
     for (unsigned w = 0; w < kPageWords; ++w)
@@ -269,7 +269,7 @@ size_t purge_cluster(Descriptor& d, PurgeWhich which, bool* waits) {
 
 // The least number of pages that make a purge of the chunk worthwhile: resident pages / 2^worth_shift.
 unsigned least_worth(Descriptor& d, unsigned worth_shift) {
-  if (worth_shift >= kChunkShift) return 0;
+  if (worth_shift == kWorthAlways) return 0;
   unsigned there = 0;
   // Relaxed: an estimate.
   for (unsigned w = 0; w < kPageWords; ++w) there += popcount(d.resident(w).load(order::relaxed));
@@ -284,17 +284,17 @@ size_t purge_pages_in(Descriptor& d, PurgeWhich which, size_t most_bytes, unsign
     const size_t purged = purge_cluster(d, which, &waits);
     if (purged != 0 || waits) return purged;
   }
+  // Of a chunk that is worth a call all chosen pages go, as the rest would not be worth another.
+  const size_t most = worth_shift == kWorthAlways ? most_bytes : kChunkBytes;
   PageChange change;
-  Choice choice = choose(d, which, one_page || worth_shift < kChunkShift ? kChunkBytes : most_bytes);
+  Choice choice = choose(d, which, one_page ? kChunkBytes : most);
   const unsigned break_shift = worth_shift < kBreakShift || which != PurgeWhich::kAged ? worth_shift : kBreakShift;
   const bool spare = one_page ? is_well_used(d, break_shift) : choice.count < least_worth(d, worth_shift);
   const bool outside = (choice.count != 0 || !one_page) && add_outside(d, &choice);
   if (!spare && choice.count != 0) prepare_purge(d);
-  // Of a chunk that is worth a call all chosen pages go, as the rest would not be worth another.
-  if (worth_shift < kChunkShift) most_bytes = kChunkBytes;
   const unsigned run_most = static_cast<unsigned>(kPurgeRunBytes / os::page_bytes());
   Batch batch(d, run_most, change);
-  for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most_bytes;) {
+  for (Pages run = next_run(choice, 0, run_most); run.count() != 0 && !spare && batch.bytes() < most;) {
     batch.add(run);
     run = next_run(choice, run.end, run_most);
   }
@@ -345,10 +345,6 @@ PurgeStepDone purge_bins_step(Store& store, ChunkRound& round, const PurgeStep& 
     return ++checks < step.most_chunks;
   });
   return done;
-}
-
-size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes) {
-  return purge_bins_step(store, store.purged_to, {which, most_bytes, kChunkShift, ~0u, true}).purged;
 }
 
 void retry_refused(Store& store) {

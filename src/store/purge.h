@@ -29,6 +29,8 @@ enum class PurgeWhich {
 // The worth_shift of the program's own calls, where each run of pages costs a system call: they leave scattered pages
 // to a tick, unless a chunk has 1/2^2 of its resident pages to give.
 inline constexpr unsigned kWorthACall = 2;
+// Of others: each chunk is worth it.
+inline constexpr unsigned kWorthAlways = kChunkShift;
 
 // A step of a walk over the chunks with dirty pages. It goes on where the last step of the same round ended, and marks
 // the dirty pages that it leaves in a chunk as aged, for the next visit. Any thread, any time.
@@ -45,8 +47,6 @@ struct PurgeStepDone {
   bool worthwhile;  // some chunk has enough aged pages for a next visit, unless they are taken before
 };
 PurgeStepDone purge_bins_step(Store& store, ChunkRound& round, const PurgeStep& step);
-// A step that may visit every chunk. Returns bytes purged.
-size_t purge_bins(Store& store, PurgeWhich which, size_t most_bytes);
 
 // Takes all of these objects; if one is taken already, takes none and returns false.
 bool claim_objects(Descriptor& d, Objects objects, PageChange& change);

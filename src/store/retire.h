@@ -1,9 +1,11 @@
 // Retire: a chunk without a taken object leaves its bin.
 //
-// Where address space is short, it gives that back, so that other bins, large and huge objects, or the program's own
-// mappings can have it. Otherwise an empty chunk costs nothing, as its pages are purged.
+// Where address space is short, other bins can have it then; and once all of a cluster is vacant, that is unmapped for
+// large and huge objects, or the program's own mappings. Otherwise an empty chunk costs nothing, as its pages are
+// purged.
 //
-// Where half of what may stay anyway is free, another bin that needs a chunk, and uses others up, inherits it, with its
+// Where more than half of `dirty_floor` of bins' pages is free, another bin that needs a chunk, and uses others up,
+// inherits it, with its
 // pages as they are: that costs no page fault. (Four threads that fill and free 60 MiB each, of sizes up to 250 and up
 // to 2000 bytes by turns: 0.86 of the time in 0.90 of the memory.) So it does with a chunk that large objects have
 // left, and gives up one of its own for either. (Phases of ten sizes: 0.88 of the time in 0.71 of the memory.)
@@ -12,7 +14,7 @@
 //           good: a thread that still has the descriptor finds no room in it.
 //   leave   purges the pages; clears the entries in the descriptor map and the chunk table.
 //   keep    pushes the descriptor to a list of its hint block.
-//   return  gives the address space back to where it came from; what a bin gave up for another chunk waits for the
+//   return  makes the chunk vacant, or its field's again; what a bin gave up for another chunk waits for the
 //           next that is opened. (Of a chunk that is inherited the pages stay, as their marks move to the new
 //           descriptor, and nothing is returned.)
 //
@@ -46,7 +48,7 @@ struct Inherited {
   uint8_t forks_before = 0;
 };
 
-// Whether more is free than half of what may stay anyway, and there was no search in vain just now.
+// Whether more than half of `dirty_floor` is free, of bins' pages or of large objects', and there was no search in vain just now.
 bool may_inherit(Store& store);
 // For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows; or
 // one that large objects have left, half of it resident. Its `chunk` is null if none is found among the next few.

@@ -67,7 +67,7 @@ class Families:
         self.left = in_bytes("folio_limit_left_bytes", "How far they are; below 0: exceeded.", (*PROCESS, "limit"))
         self.level = GaugeMetricFamily(
             "folio_limit_level",
-            "Rung of the ladder: 0 calm, 1 near, 2 tight, 3 soft limit, 4 hard limit.",
+            "Rung of the ladder: 0 calm, 1 near, 2 tight, 3 soft limit, 4 hard limit or its reserve.",
             labels=PROCESS,
         )
         self.refused = CounterMetricFamily(

@@ -14,6 +14,7 @@
 #include "store/residency.h"
 #include "stress/explorer/search.h"
 #include "stress/explorer/world.h"
+#include "unit/store/purge_bins.h"
 
 namespace explorer {
 
@@ -104,7 +105,7 @@ class BinScenario {
       : bin_(bin_for(size)), shape_(std::move(shape)), threads_(std::move(threads)) {
     begin_anew();
     make_shape();
-    if (purged) folio::purge_bins(folio::process_store, folio::PurgeWhich::kAll, ~size_t{0});
+    if (purged) folio_test::purge_bins(folio::process_store, folio::PurgeWhich::kAll, ~size_t{0});
     world_.save();
     plan_.reset = [this] { reset(); };
     plan_.verdict = [this] { return verdict(); };
@@ -202,10 +203,10 @@ class BinScenario {
         break;
       }
       case Act::kPurge:
-        folio::purge_bins(folio::process_store, folio::PurgeWhich::kNow, ~size_t{0});
+        folio_test::purge_bins(folio::process_store, folio::PurgeWhich::kNow, ~size_t{0});
         break;
       case Act::kPurgeAll:
-        folio::purge_bins(folio::process_store, folio::PurgeWhich::kAll, ~size_t{0});
+        folio_test::purge_bins(folio::process_store, folio::PurgeWhich::kAll, ~size_t{0});
         break;
       case Act::kCollapse:
         folio::visit_chunks(folio::process_store, bin_, [](folio::Descriptor& d) {
@@ -226,7 +227,7 @@ class BinScenario {
         folio::process_store.bins[folio::index(bin_)].chunks.add(8);
         break;
       case Act::kTick:
-        folio::purge_bins(folio::process_store, folio::PurgeWhich::kAged, ~size_t{0});
+        folio_test::purge_bins(folio::process_store, folio::PurgeWhich::kAged, ~size_t{0});
         folio::age_bins(folio::process_store);
         break;
     }

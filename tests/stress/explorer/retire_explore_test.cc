@@ -9,6 +9,7 @@
 #include "space/pages.h"
 #include "store/retire.h"
 #include "stress/explorer/bin_scenario.h"
+#include "unit/store/purge_bins.h"
 
 namespace explorer {
 namespace {
@@ -53,7 +54,7 @@ class ChunkScenario {
     for (size_t i = left; i < all.size(); ++i) give_objects(b, &all[i], 1, "explorer");
     for (size_t i = 0; i < left; ++i) left_.push_back({b, all[i]});
     // Few pages are to be looked at.
-    if (purged) purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
+    if (purged) folio_test::purge_bins(process_store, PurgeWhich::kAll, ~size_t{0});
     if (left != all.size()) open_in_part(b);
   }
   // One object is taken and given back: of a new chunk what is committed is little more.
@@ -109,7 +110,7 @@ class ChunkScenario {
     return [] { retire_free_chunks(process_store); };
   }
   static Body purge() {
-    return [] { purge_bins(process_store, PurgeWhich::kNow, ~size_t{0}); };
+    return [] { folio_test::purge_bins(process_store, PurgeWhich::kNow, ~size_t{0}); };
   }
   static Body purge_large() {
     return [] { large_purge(process_fields, true, ~size_t{0}); };

@@ -18,6 +18,7 @@
 #include "unit/cache/magazines.h"
 #include "unit/child.h"
 #include "unit/mappings.h"
+#include "unit/store/purge_bins.h"
 #include "unit/support.h"
 
 using namespace folio;

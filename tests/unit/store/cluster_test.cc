@@ -20,6 +20,7 @@
 #include "store/retire.h"
 #include "unit/mappings.h"
 #include "unit/store/fresh_heap.h"
+#include "unit/store/purge_bins.h"
 #include "unit/store/take_give.h"
 #include "unit/support.h"
 

@@ -16,6 +16,7 @@
 #include "store/purge.h"
 #include "store/residency.h"
 #include "unit/child.h"
+#include "unit/store/purge_bins.h"
 #include "unit/store/take_give.h"
 #include "unit/support.h"
 

@@ -5,6 +5,7 @@
 #include "store/check.h"
 #include "store/purge.h"
 #include "unit/explore_at.h"
+#include "unit/store/purge_bins.h"
 #include "unit/support.h"
 
 using namespace folio;

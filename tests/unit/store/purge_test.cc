@@ -10,6 +10,7 @@
 #include "store/check.h"
 #include "store/occupancy.h"
 #include "store/residency.h"
+#include "unit/store/purge_bins.h"
 #include "unit/support.h"
 
 using namespace folio;

@@ -14,6 +14,7 @@
 #include "store/purge.h"
 #include "unit/child.h"
 #include "unit/store/fresh_heap.h"
+#include "unit/store/purge_bins.h"
 #include "unit/support.h"
 
 using namespace folio;

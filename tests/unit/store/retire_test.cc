@@ -20,6 +20,7 @@
 #include "store/residency.h"
 #include "unit/child.h"
 #include "unit/core/heap.h"
+#include "unit/store/purge_bins.h"
 #include "unit/store/take_give.h"
 #include "unit/support.h"
 

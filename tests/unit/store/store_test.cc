@@ -15,6 +15,7 @@
 #include "store/purge.h"
 #include "store/retire.h"
 #include "unit/child.h"
+#include "unit/store/purge_bins.h"
 #include "unit/support.h"
 
 using namespace folio;
