@@ -9,18 +9,17 @@ namespace folio {
 LargeStats large_stats(const Fields& fields) {
   LargeStats s{};
   for (Field* f = first_field(fields); f != nullptr; f = next_field(*f)) {
-    uint64_t taken_here = 0;
+    const uint64_t before = s.taken;
     s.reserved += uint64_t{f->granules} << kGranuleShift;
     for (unsigned w = 0; w < f->words(); ++w) {
-      const uint64_t taken = f->occupancy(w).load(order::relaxed);    // relaxed: a picture of a moving thing
-      const uint64_t resident = f->resident(w).load(order::relaxed);  // relaxed: as above
-      taken_here += uint64_t{popcount(taken)} << kGranuleShift;
+      // Relaxed, both: a picture of a moving thing.
+      const uint64_t taken = f->occupancy(w).load(order::relaxed), resident = f->resident(w).load(order::relaxed);
+      s.taken += uint64_t{popcount(taken)} << kGranuleShift;
       s.resident += uint64_t{popcount(resident)} << kGranuleShift;
       s.dirty += uint64_t{popcount(resident & ~taken)} << kGranuleShift;
     }
-    s.taken += taken_here;
     // Where nothing is taken no entry was ever touched, most often.
-    for (unsigned g = 0; taken_here != 0 && g < f->granules;) {
+    for (unsigned g = 0, end = s.taken != before ? f->granules : 0; g < end;) {
       const uint32_t entry = f->entry(g).load(order::relaxed);  // relaxed: as above
       const uint64_t bytes = uint64_t{granules_in(entry)} << kGranuleShift;
       if (is_live(entry)) {

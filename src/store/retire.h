@@ -48,7 +48,8 @@ struct Inherited {
   uint8_t forks_before = 0;
 };
 
-// Whether more than half of `dirty_floor` is free, of bins' pages or of large objects', and there was no search in vain just now.
+// Whether more than half of `dirty_floor` is free, of bins' pages or of large objects', and there was no search in vain
+// just now.
 bool may_inherit(Store& store);
 // For the bin: takes a chunk of another one of which nothing is taken and at least half is resident, in few rows; or
 // one that large objects have left, half of it resident. Its `chunk` is null if none is found among the next few.

@@ -267,7 +267,7 @@ def snapshot(
     ),
     json: Json = False,
 ) -> None:
-    """Keeps what Folio knows of a heap in a small file, which doctor, bins, map, where and diff read anywhere.
+    """Keeps what Folio knows of a heap in a small file, which doctor, bins, map, where, pins, profile and diff read.
 
     It holds Folio's metadata, which pages were resident, the mappings and the samples with their stacks, but not the
     objects' contents. Of a core file it makes a snapshot that is far smaller. It is written whole or not at all.
