@@ -1,8 +1,8 @@
 // The contract with the operating system: all that Folio asks of it. The build picks one implementation (linux*.cc).
 //
 // No function allocates, takes a lock of this process, or changes errno, but for those that ask the threads library:
-// start_thread, note_stacks, leave_to_ordinary_thread, prepare_thread_end, at_thread_end, at_fork. A failure is a returned
-// null, false or 0. Thread-safe, and but for these six safe in a signal handler.
+// start_thread, note_stacks, leave_to_ordinary_thread, prepare_thread_end, at_thread_end, at_fork. A failure is a
+// returned null, false or 0. Thread-safe, and but for these six safe in a signal handler.
 #pragma once
 
 #include <stddef.h>
