@@ -41,10 +41,11 @@ namespace {
 
 // Where address space or memory is short, a larger object is better than none. (Of 64 MiB of address space full of one
 // size, every other object freed, the next smaller size gets 45 to 51 MiB; without this none.)
-void* allocate_in_larger_bin(BinId bin) {
+void* allocate_in_larger_bin(BinId bin, size_t alignment) {
   for (unsigned i = index(bin) + 1; i < kBins; ++i) {
     void* object = nullptr;
-    if (info_of(bin_id(i)).size >= info_of(bin).size &&
+    const BinInfo& info = info_of(bin_id(i));
+    if (info.size >= info_of(bin).size && size_t{1} << info.natural_shift >= alignment &&
         take_objects_in_open_chunks(process_store, bin_id(i), &object, 1) == 1) {
       return object;
     }
@@ -52,15 +53,14 @@ void* allocate_in_larger_bin(BinId bin) {
   return nullptr;
 }
 
-// Where address space is short for so many bytes, and chunks have as much: empties the caches, and retires the chunks
-// that are empty then. For a bin that is enough; for large and huge objects (`unmap`) vacant clusters are unmapped. (At
+// Where address space is short for so many bytes: empties the caches, and, if chunks have as much, retires those that
+// are empty then. For a bin that is enough; for large and huge objects (`unmap`) vacant clusters are unmapped. (At
 // the limit of mappings what is unmapped cannot be mapped again: a program that filled its heap in turns had 0.1 MiB in
 // the second turn, with clusters unmapped for bins too, in place of 52.)
-bool give_back_chunks(size_t size, bool unmap, const char* function) {
-  if (size > chunks_in_use() * kChunkBytes) return false;
+void give_back_chunks(size_t size, bool unmap, const char* function) {
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
   empty_shared_caches();
-  return retire_free_chunks(process_store, unmap) != 0;
+  if (size <= chunks_in_use() * kChunkBytes) retire_free_chunks(process_store, unmap);
 }
 
 }  // namespace
@@ -68,7 +68,9 @@ bool give_back_chunks(size_t size, bool unmap, const char* function) {
 // Not where a limit refuses: chunks that come again elsewhere need new descriptors, 12 MiB of metadata after 1,200
 // turns at a limit of 24 MiB in place of 8.
 bool give_back_for_large(size_t more, const char* function) {
-  return has_room_for_large(more) && give_back_chunks(more, true, function);
+  if (!has_room_for_large(more)) return false;
+  give_back_chunks(more, true, function);
+  return true;
 }
 
 namespace {
@@ -172,7 +174,7 @@ void* choose(size_t size, size_t alignment, bool zeroed) {
 
 }  // namespace
 
-void* allocate_in_bin(BinId bin) {
+void* allocate_in_bin(BinId bin, size_t alignment) {
   const auto take = [&] {
     void* one = nullptr;
     return take_objects(process_store, bin, &one, 1) == 1 ? one : nullptr;
@@ -181,15 +183,18 @@ void* allocate_in_bin(BinId bin) {
   void* object = cache != nullptr ? thread_cache_refill(cache, bin) : take();
   if (object == nullptr && ladder_make_room("malloc")) object = take();
   const bool kernel_refuses = object == nullptr && has_room(kChunkBytes);  // as in give_back_for_large
-  if (kernel_refuses && give_back_chunks(kChunkBytes, false, "malloc")) object = take();
+  if (kernel_refuses) {
+    give_back_chunks(kChunkBytes, false, "malloc");
+    object = take();
+  }
   // What is writable is limited: unmapping a cluster frees more of it than the metadata for a chunk asks for.
   const bool for_metadata = kernel_refuses && object == nullptr && metadata_charge_is_refused();
   if (for_metadata && unmap_vacant_clusters(1) != 0) object = take();
   // Not if it was a free chunk that was missing until just now.
   const bool lends = kernel_refuses && object == nullptr && metadata_is_refused();
   if (lends && lend_to_metadata()) object = take();
-  if (object == nullptr) object = allocate_in_larger_bin(bin);
   if (object == nullptr && huge_purge(true, kUnlimited) != 0) object = take();
+  if (object == nullptr) object = allocate_in_larger_bin(bin, alignment);
   clock_after_slow_call();
   return object == nullptr ? out_of_memory(info_of(bin).size) : object;
 }
@@ -203,7 +208,7 @@ void* allocate_medium(size_t size) {
 namespace {
 
 // Apart, so that the others need no stack frame.
-FOLIO_NOINLINE void* refill(size_t size) { return allocate_in_bin(bin_of(size)); }
+FOLIO_NOINLINE void* refill(size_t size) { return allocate_in_bin(bin_of(size), 1); }
 
 // Where the front is closed, or was a moment ago, the bin's magazine may hold what is wanted.
 FOLIO_INLINE void* pop_or_refill(unsigned cursor_offset, size_t size) {
@@ -264,12 +269,7 @@ FOLIO_NOINLINE void* allocate_aligned_slow(size_t alignment, size_t size, bool z
   const BinId bin = aligned_bin(alignment, size);
   if (bin == BinId::kNone) return allocate_beyond_bins(size, alignment, zeroed);
   void* object = pop_object(index(bin) * kCursorBytes);
-  if (object == nullptr) object = allocate_in_bin(bin);
-  // An object of a larger bin, where memory is short, may not be aligned.
-  if (object != nullptr && reinterpret_cast<uintptr_t>(object) % alignment != 0) {
-    give_objects(bin_id(chunk_code(object)), &object, 1, "aligned_alloc");
-    return out_of_memory(size);
-  }
+  if (object == nullptr) object = allocate_in_bin(bin, alignment);
   return object == nullptr || !zeroed ? object : __builtin_memset(object, 0, size);
 }
 

@@ -22,8 +22,8 @@ namespace folio {
 FOLIO_NOINLINE void* allocate_medium(size_t size);
 FOLIO_NOINLINE void* allocate_slow(size_t size);
 
-// An object of the bin, through the caches.
-void* allocate_in_bin(BinId bin);
+// An object of the bin, through the caches; where memory is short, of a larger one whose objects are aligned so, too.
+void* allocate_in_bin(BinId bin, size_t alignment);
 
 // Like allocate, all zero; like allocate, at a multiple of `alignment`, a power of two.
 void* allocate_zeroed(size_t size);

@@ -82,6 +82,15 @@ bool resize_in_place(void* object, const Extent& extent, size_t size) {
   return stays_in_slot(extent.usable_bytes, size);
 }
 
+// As resize_in_place, with all that a call ends with.
+bool resize(void* object, const Extent& extent, size_t size) {
+  if (!resize_in_place(object, extent, size)) return false;
+  if (extent.code >= kBins) seam_resized(object, size, start());
+  ladder_after_call();
+  if (size > extent.usable_bytes) clock_after_large_call(size - extent.usable_bytes);
+  return true;
+}
+
 // As allocate_huge makes room.
 HugeBlock* move_huge(HugeBlock* from, size_t size, size_t more) {
   HugeBlock* to = huge_move(from, size, seam_leaves);
@@ -117,12 +126,7 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
     return nullptr;
   }
   const bool aligned = reinterpret_cast<uintptr_t>(object) % alignment == 0;
-  if (aligned && resize_in_place(object, extent, size)) {
-    if (extent.code >= kBins) seam_resized(object, size, start());
-    ladder_after_call();
-    if (size > extent.usable_bytes) clock_after_large_call(size - extent.usable_bytes);
-    return object;
-  }
+  if (aligned && resize(object, extent, size)) return object;
   if (starts_huge(extent.code) && size > extent.usable_bytes && alignment <= kClusterBytes) {
     HugeBlock* const block = move_huge(huge_at(object), size, size - extent.usable_bytes);
     ladder_after_call();
@@ -131,6 +135,8 @@ void* reallocate(void* object, size_t alignment, size_t size, const char* functi
       clock_after_large_call(size - extent.usable_bytes);
       return block->base;
     }
+    // Growth takes less than a move, and what the move's tries gave back may suffice.
+    if (aligned && resize(object, extent, size)) return object;
     // Not by a copy: room for it could only be what another thread gave back meanwhile, and all pages of both are read
     // (16 s for 4 GiB of which 8 bytes were written).
     if (size > kFieldBytesMost) return out_of_memory(size);

@@ -77,6 +77,15 @@ TEST(ZeroPages, LooksSparseWhereHalfOfItIsZero) {
   }
 }
 
+// A header in each of so many equal parts, as tables with shards have.
+TEST(ZeroPages, LooksSparseWithAHeaderInEachPart) {
+  for (const size_t parts : {16, 32, 64, 128, 256}) {
+    Range range(1024);
+    range.touch([parts](size_t i) { return i % (1024 / parts) == 0; });
+    EXPECT_TRUE(looks_sparse(range.at(), range.bytes())) << parts;
+  }
+}
+
 TEST(ZeroPages, WhatIsSmallerIsCleared) {
   Range range(kZeroByPurge / os::page_bytes() - 1);
   range.touch([](size_t) { return true; });
