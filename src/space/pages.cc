@@ -11,13 +11,12 @@ namespace folio {
 alignas(64) constinit PageCounts page_counts;
 
 bool looks_sparse(const char* start, size_t bytes) {
-  constexpr unsigned kLooks = 16;
+  constexpr uint64_t kLooks = 16, kGolden = 0x9E3779B97F4A7C15;
   const size_t step = bytes / kLooks, page = os::page_bytes();
   unsigned zeros = 0;
   for (unsigned i = 0; i < kLooks; ++i) {
     // A page somewhere in each sixteenth: an array of 16, 32 or 64 equal parts may have a header in each.
-    const uint64_t fraction = (i * uint64_t{0x9E3779B97F4A7C15}) >> 48;
-    const char* const at = start + i * step + round_down(((step - page) >> 16) * fraction, page);
+    const char* const at = start + i * step + round_down(((step - page) >> 16) * (i * kGolden >> 48), page);
     zeros += *at == 0 && __builtin_memcmp(at, at + 1, page - 1) == 0 ? 1 : 0;
   }
   return zeros >= kLooks / 2;
