@@ -105,7 +105,7 @@ TEST(Take, EmptyFoliosOnPagesThatAreNotThereAreLeftOut) {
       unmark_dirty(d, page, change);
     }
     std::vector<void*> some(3 * kFolioObjects);
-    Taking t = {some.data(), 3 * kFolioObjects, nullptr, nullptr};
+    Taking t = {some.data(), 3 * kFolioObjects, nullptr};
     EXPECT_EQ(take_resident_of(d, t), 3 * kFolioObjects);
     const ChunkPages chunk(d);
     for (unsigned i = 0; i < 3; ++i) {
@@ -126,7 +126,7 @@ TEST(Take, FreePagesOfFoliosInUseComeWhereNoFolioIsEmpty) {
     for (unsigned i = 10; i < 50; ++i) given.push_back(objects[5 * kFolioObjects + i]);
     give_many(bin, given);
     std::vector<void*> some(kFolioObjects);
-    Taking t = {some.data(), kFolioObjects, nullptr, nullptr};
+    Taking t = {some.data(), kFolioObjects, nullptr};
     EXPECT_EQ(take_resident_of(chunk_of(objects[0]), t), given.size());
     some.resize(t.got);
     EXPECT_EQ(some, given);
@@ -142,7 +142,7 @@ TEST(Take, StaleHintsOfEmptyFoliosAreLowered) {
     raise_folio(d, 0, kEmpty);
     EXPECT_EQ(find_folio(d, kEmpty), 0);
     void* some[kFolioObjects];
-    Taking t = {some, kFolioObjects, nullptr, nullptr};
+    Taking t = {some, kFolioObjects, nullptr};
     take_resident_of(d, t);
     EXPECT_NE(find_folio(d, kEmpty), 0);
     for (unsigned i = 0; i < t.got; ++i) EXPECT_FALSE(std::count(objects.begin(), objects.end(), some[i]));
