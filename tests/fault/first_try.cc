@@ -32,16 +32,16 @@ void limit(decltype(RLIMIT_AS) which, const char* line, size_t more) {
 // Where small objects have used up all but a freed huge object's address space, and some of a larger size are free that
 // are not aligned so.
 int aligned() {
-  static void* others[2'000'000];
-  static void* same[2'000'000];
+  static void* others[4'000'000];
+  static void* same[4'000'000];
   size_t n = 0, m = 0;
   limit(RLIMIT_AS, "VmSize:", 220 * kMiB);
   void* const huge = malloc(127 * kMiB);
   if (huge == nullptr) return fail("no huge object");
-  for (; (others[n] = malloc(80)) != nullptr; ++n) {
+  for (; n < 4'000'000 && (others[n] = malloc(80)) != nullptr; ++n) {
     if (n % 4 == 0 && (same[m] = malloc(64)) != nullptr) ++m;
   }
-  while ((same[m] = malloc(64)) != nullptr) ++m;
+  while (m < 3'999'999 && (same[m] = malloc(64)) != nullptr) ++m;
   for (size_t i = 0; i < n; i += 3) free(others[i]);
   free(huge);
   void* object = nullptr;
