@@ -141,7 +141,7 @@ enum {
   FOLIO_LEVEL_NEAR = 1,    /* 7/8 of the soft limit: no new huge pages */
   FOLIO_LEVEL_TIGHT = 2,   /* 15/16: caches are emptied */
   FOLIO_LEVEL_AT_SOFT = 3, /* the soft limit: what is free goes at once */
-  FOLIO_LEVEL_AT_HARD = 4  /* its reserve, or the hard limit: see options.md */
+  FOLIO_LEVEL_AT_HARD = 4  /* the hard limit, or a little below: objects over 32 KiB are refused */
 };
 /* NOLINTEND(readability-identifier-naming) */
 

@@ -53,14 +53,18 @@ void* allocate_in_larger_bin(BinId bin, size_t alignment) {
   return nullptr;
 }
 
-// Where address space is short for so many bytes: empties the caches, and, if chunks have as much, retires those that
-// are empty then. For a bin that is enough; for large and huge objects (`unmap`) vacant clusters are unmapped. (At
+// Where address space is short for so many bytes: empties the caches, which may hold the neighbours that a large object
+// needs, and, if chunks have as much, retires those that are empty then. False if neither can help, as with a program
+// that asks for a petabyte to see whether it gets it. For a bin that is enough; for large and huge objects (`unmap`) vacant clusters are unmapped. (At
 // the limit of mappings what is unmapped cannot be mapped again: a program that filled its heap in turns had 0.1 MiB in
 // the second turn, with clusters unmapped for bins too, in place of 52.)
-void give_back_chunks(size_t size, bool unmap, const char* function) {
+bool give_back_chunks(size_t size, bool unmap, const char* function) {
+  const bool in_chunks = size <= chunks_in_use() * kChunkBytes;
+  if (!in_chunks && size > kLargeMost) return false;
   if (ThreadCache* cache = thread_cache()) thread_cache_drain(cache, function);
   empty_shared_caches();
-  if (size <= chunks_in_use() * kChunkBytes) retire_free_chunks(process_store, unmap);
+  if (in_chunks) retire_free_chunks(process_store, unmap);
+  return true;
 }
 
 }  // namespace
@@ -68,9 +72,7 @@ void give_back_chunks(size_t size, bool unmap, const char* function) {
 // Not where a limit refuses: chunks that come again elsewhere need new descriptors, 12 MiB of metadata after 1,200
 // turns at a limit of 24 MiB in place of 8.
 bool give_back_for_large(size_t more, const char* function) {
-  if (!has_room_for_large(more)) return false;
-  give_back_chunks(more, true, function);
-  return true;
+  return has_room_for_large(more) && give_back_chunks(more, true, function);
 }
 
 namespace {
@@ -183,10 +185,7 @@ void* allocate_in_bin(BinId bin, size_t alignment) {
   void* object = cache != nullptr ? thread_cache_refill(cache, bin) : take();
   if (object == nullptr && ladder_make_room("malloc")) object = take();
   const bool kernel_refuses = object == nullptr && has_room(kChunkBytes);  // as in give_back_for_large
-  if (kernel_refuses) {
-    give_back_chunks(kChunkBytes, false, "malloc");
-    object = take();
-  }
+  if (kernel_refuses && give_back_chunks(kChunkBytes, false, "malloc")) object = take();
   // What is writable is limited: unmapping a cluster frees more of it than the metadata for a chunk asks for.
   const bool for_metadata = kernel_refuses && object == nullptr && metadata_charge_is_refused();
   if (for_metadata && unmap_vacant_clusters(1) != 0) object = take();

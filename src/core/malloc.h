@@ -29,8 +29,8 @@ void* allocate_in_bin(BinId bin, size_t alignment);
 void* allocate_zeroed(size_t size);
 void* allocate_aligned(size_t alignment, size_t size, bool zeroed);
 
-// Where address space is short for an object of `more` bytes, or for one that grows by so many: gives back that of free
-// chunks. Whether there was any, and no limit refuses so much.
+// Where address space is short for an object of `more` bytes, or for one that grows by so many: gives back that of
+// caches and of free chunks. Whether these may help, and no limit refuses so much.
 bool give_back_for_large(size_t more, const char* function);
 // Null with errno ENOMEM; notes it for who is told of pressure.
 void* out_of_memory(size_t size);

@@ -15,8 +15,8 @@ bool looks_sparse(const char* start, size_t bytes) {
   const size_t step = bytes / kLooks, page = os::page_bytes();
   unsigned zeros = 0;
   for (unsigned i = 0; i < kLooks; ++i) {
-    // A page somewhere in each sixteenth: an array of 16, 32 or 64 equal parts may have a header in each.
-    const char* const at = start + i * step + round_down(((step - page) >> 16) * (i * kGolden >> 48), page);
+    // Not at even distances: an array of 16, 32 or 64 equal parts may have a header in each.
+    const char* const at = start + i * step + round_down((step - page) * (i * kGolden >> 48) >> 16, page);
     zeros += *at == 0 && __builtin_memcmp(at, at + 1, page - 1) == 0 ? 1 : 0;
   }
   return zeros >= kLooks / 2;

@@ -40,7 +40,8 @@ inline void count_huge_refilled(size_t bytes_before, size_t bytes, size_t touche
 // process's memory for long. But a cluster that is or shall be a huge page goes by one.
 inline constexpr size_t kPurgeRunBytes = size_t{256} << 10;
 
-// Whether half of some pages, at even distances, are zeros. Reads them, so none becomes resident. For 64 KiB and more.
+// Whether half of some pages are zeros: one somewhere in each sixteenth, of 16 pages and more. Reads them, so none
+// becomes resident.
 bool looks_sparse(const char* start, size_t bytes);
 
 // Makes a range whose pages may be resident read as zero: below kZeroByPurge by clearing it, else by purging it.

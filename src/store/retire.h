@@ -5,10 +5,10 @@
 // purged.
 //
 // Where more than half of `dirty_floor` of bins' pages is free, another bin that needs a chunk, and uses others up,
-// inherits it, with its
-// pages as they are: that costs no page fault. (Four threads that fill and free 60 MiB each, of sizes up to 250 and up
-// to 2000 bytes by turns: 0.86 of the time in 0.90 of the memory.) So it does with a chunk that large objects have
-// left, and gives up one of its own for either. (Phases of ten sizes: 0.88 of the time in 0.71 of the memory.)
+// inherits it, with its pages as they are: that costs no page fault. (Four threads that fill and free 60 MiB each, of
+// sizes up to 250 and up to 2000 bytes by turns: 0.86 of the time in 0.90 of the memory.) So it does with a chunk that
+// large objects have left, and gives up one of its own for either. (Phases of ten sizes: 0.88 of the time in 0.71 of
+// the memory.)
 //
 //   claim   marks the chunk's commit word busy, so that nobody commits in it any more; then takes all objects. Both for
 //           good: a thread that still has the descriptor finds no room in it.
