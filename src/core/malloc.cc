@@ -55,9 +55,9 @@ void* allocate_in_larger_bin(BinId bin, size_t alignment) {
 
 // Where address space is short for so many bytes: empties the caches, which may hold the neighbours that a large object
 // needs, and, if chunks have as much, retires those that are empty then. False if neither can help, as with a program
-// that asks for a petabyte to see whether it gets it. For a bin that is enough; for large and huge objects (`unmap`) vacant clusters are unmapped. (At
-// the limit of mappings what is unmapped cannot be mapped again: a program that filled its heap in turns had 0.1 MiB in
-// the second turn, with clusters unmapped for bins too, in place of 52.)
+// that asks for a petabyte to see whether it gets it. For a bin that is enough; for large and huge objects (`unmap`)
+// vacant clusters are unmapped. (At the limit of mappings what is unmapped cannot be mapped again: a program that
+// filled its heap in turns had 0.1 MiB in the second turn, with clusters unmapped for bins too, in place of 52.)
 bool give_back_chunks(size_t size, bool unmap, const char* function) {
   const bool in_chunks = size <= chunks_in_use() * kChunkBytes;
   if (!in_chunks && size > kLargeMost) return false;
