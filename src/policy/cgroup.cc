@@ -77,7 +77,6 @@ struct Search {
   Path own[2];  // the process's paths: version 1, version 2
   bool has[2] = {false, false};
 };
-constexpr unsigned kV1 = 0, kV2 = 1;
 
 // A line of /proc/self/cgroup: number:controllers:path.
 bool note_own(void* context, const char* text, size_t length) {
@@ -105,17 +104,13 @@ void note_limit(MemoryCgroup& found, Path& folder, Piece name) {
   if (limit > 0 && (found.limit == 0 || limit < found.limit)) found.limit = limit;
 }
 
-constexpr Piece kMax{"/memory.max", 11}, kHigh{"/memory.high", 12}, kV1Limit{"/memory.limit_in_bytes", 22};
+// The first two of version 2, which the other one does not have.
+constexpr Piece kLimits[] = {{"/memory.max", 11}, {"/memory.high", 12}, {"/memory.limit_in_bytes", 22}};
 
 // From the process's folder up to where the hierarchy is mounted.
-void walk(MemoryCgroup& found, Path& folder, size_t mount_length, unsigned version) {
+void walk(MemoryCgroup& found, Path& folder, size_t mount_length) {
   for (;;) {
-    if (version == kV2) {
-      note_limit(found, folder, kMax);
-      note_limit(found, folder, kHigh);
-    } else {
-      note_limit(found, folder, kV1Limit);
-    }
+    for (const Piece& name : kLimits) note_limit(found, folder, name);
     if (folder.length <= mount_length) return;
     size_t length = folder.length - 1;
     while (length > mount_length && folder.text[length] != '/') --length;
@@ -147,8 +142,9 @@ bool note_mount(void* context, const char* text, size_t length) {
     return true;
   }
   MemoryCgroup& found = *search.found;
+  if (v2 != search.has[0]) found.known = true;  // it is mounted where memory is limited
   if (v2 && found.folder[0] == '\0') __builtin_memcpy(found.folder, path.text, path.length + 1);
-  walk(found, path, mount_length, v2);
+  walk(found, path, mount_length);
   return true;
 }
 
@@ -167,8 +163,8 @@ int64_t number_in(const char* text, size_t length) {
 void find_memory_cgroup(MemoryCgroup* found) {
   *found = {};
   Search search{found, {}, {}};
-  found->known = os::read_lines("/proc/self/cgroup", note_own, &search) && (search.has[kV1] || search.has[kV2]) &&
-                 os::read_lines("/proc/self/mountinfo", note_mount, &search);
+  const bool own = os::read_lines("/proc/self/cgroup", note_own, &search);
+  found->known = own && os::read_lines("/proc/self/mountinfo", note_mount, &search) && found->known;
 }
 
 }  // namespace folio

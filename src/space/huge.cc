@@ -16,9 +16,7 @@ namespace folio {
 
 namespace {
 
-constexpr unsigned kBlockAlignShift = 6;
-
-using BlockStack = TaggedStack<HugeBlock, kBlockAlignShift>;
+using BlockStack = TaggedStack<HugeBlock, 6>;  // descriptors are aligned to a cache line
 // Blocks that wait: freed onto `fresh`, whose newest serves first; purged from `old`, whose oldest is on top, and which
 // takes all of `fresh`, turned round, when it is empty. So each block moves once, however many wait.
 struct Waiting {
@@ -29,8 +27,7 @@ constexpr unsigned kParts = 8;
 constinit Waiting waiting[kHugeOrders][kParts];
 constinit Counter<int64_t> waiting_bytes{0};  // that may be resident
 constinit Counter<uint32_t> age_now{0};       // what huge_age() counts
-// Descriptors whose address space is gone.
-constinit BlockStack spare_descriptors;
+constinit BlockStack spare_descriptors;       // whose address space is gone
 constinit Counter<size_t> reserved{0};
 constinit Counter<size_t> live_count{0};
 
@@ -54,7 +51,8 @@ bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code, os::Page
 }
 
 // Whether what is beyond the object may be resident up to a cluster's end: not where a limit is set, which counts
-// objects to the page. (A container of 88 MiB with limit_hard:cgroup, full of objects of 9 MiB, was killed.)
+// objects to the page, so nor may the system's setting make it so. (Containers with limit_hard:cgroup, full of objects
+// of 9 MiB, were killed.)
 bool whole_clusters(const HugeBlock& block) { return block.advised && !room_is_counted(); }
 
 // Makes the first `bytes`, whole pages, usable. False if the kernel refuses.
@@ -209,7 +207,8 @@ void advise(HugeBlock& block, size_t there, bool fresh) {
   const size_t clusters = next < block.usable_bytes ? (block.usable_bytes - next) >> kClusterShift : 0;
   const bool trusted = trust_huge_pages(static_cast<unsigned>(clusters));
   if (!trusted && !fresh) return;
-  if (!os::prefer_huge_pages(block.base, block.reserved_bytes)) return;
+  const size_t most = room_is_counted() ? round_down(block.usable_bytes, kClusterBytes) : block.reserved_bytes;
+  if (!os::prefer_huge_pages(block.base, most)) return;
   block.advised = true;
   commit_last_cluster(block);
   if (trusted) return;
@@ -222,7 +221,8 @@ HugeBlock* new_block(size_t size, size_t alignment) {
   const unsigned order = log2_ceil(clusters_of(size));
   // A power of two leaves room to grow in place; where address space is short, what is needed must do.
   size_t bytes = kClusterBytes << order;
-  const auto pages = options.huge_pages == kHugePagesNever ? os::HugePages::kRefused : os::HugePages::kBySystem;
+  const bool refused = options.huge_pages == kHugePagesNever || room_is_counted();
+  const auto pages = refused ? os::HugePages::kRefused : os::HugePages::kBySystem;
   void* base = reserve_apart(bytes, alignment, entered_of(bytes), pages);
   if (base == nullptr) {
     bytes = clusters_of(size) << kClusterShift;
@@ -236,10 +236,9 @@ HugeBlock* new_block(size_t size, size_t alignment) {
   }
   block->base = static_cast<char*>(base);
   block->reserved_bytes = bytes;
-  block->usable_bytes = block->touched_bytes = block->committed_bytes = 0;
+  block->usable_bytes = block->touched_bytes = block->committed_bytes = block->foreseen = 0;
   block->unmap_when_freed = alignment > kClusterBytes || bytes != kClusterBytes << order;
   block->advised = block->zeroed = false;
-  block->foreseen = 0;
   block->state.store(kHugeFree, order::relaxed);  // relaxed: not published yet
   reserved.add(bytes);
   const bool entered = enter(*block, kCodeHugeStart, kCodeHugeInside);
@@ -256,7 +255,7 @@ HugeBlock* new_block(size_t size, size_t alignment) {
 // pages only whole ones: the rest of a split one would come back as small pages. (Buffers of 5 to 25 MiB in turns had
 // 26,500 page faults in place of 2,500.)
 void trim(HugeBlock& block, size_t bytes, bool whole) {
-  if (block.touched_bytes <= bytes + bytes / 4) return;
+  if (block.touched_bytes <= bytes + (room_is_counted() ? 0 : bytes / 4)) return;
   const size_t kept = whole ? round_up(bytes, kClusterBytes) : bytes, beyond = block.touched_bytes - kept;
   if (block.touched_bytes > kept && purge_pages(block.base + kept, beyond)) block.touched_bytes = kept;
 }
@@ -284,20 +283,25 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   const unsigned order = log2_ceil(clusters_of(bytes));
   if (order >= kHugeOrders) return nullptr;
   HugeBlock* block = alignment <= kClusterBytes ? get_waiting(order, bytes) : nullptr;
-  const bool room = has_room_for_large(bytes > replaced ? bytes - replaced : 0);
+  const size_t more = bytes > replaced ? bytes - replaced : 0;
+  page_counts.huge_live.add(more);  // before the look, so that no two requests get the same room
+  const bool room = has_room_for_large(0);
+  if (block != nullptr && room_is_counted()) withdraw(*block);  // it may serve less than it had huge pages for
   if (block != nullptr && !(room && commit(*block, bytes))) {
     put_waiting(*block);
     block = nullptr;
   }
-  if (!room) return nullptr;
   const size_t align = alignment < kClusterBytes ? kClusterBytes : alignment;
-  if (block == nullptr) block = new_block(bytes, align);
+  if (room && block == nullptr) block = new_block(bytes, align);
   // Address space may be limited: what waits is worth less than a new object.
-  if (block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
-  if (block == nullptr) return nullptr;
+  if (room && block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
+  if (block == nullptr) {
+    page_counts.huge_live.sub(more);
+    return nullptr;
+  }
   trim(*block, bytes, whole_clusters(*block));
   count_huge_refilled(block->usable_bytes, bytes, block->touched_bytes);
-  block->usable_bytes = 0;
+  block->usable_bytes = more;  // counted above
   set_usable(*block, bytes);
   live_count.add(1);
   block->seen = false;
@@ -305,6 +309,26 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   block->state.store(kHugeLive, order::relaxed);
   arch::store_barrier();  // also where the program passes it on by a relaxed store: CONCURRENCY.md, "Addresses"
   return block;
+}
+
+// Returns `purged` and what was purged here.
+size_t purge_oldest_of(Waiting& w, bool all, size_t most, size_t purged) {
+  constexpr unsigned kRefusedMost = 64;  // by the kernel: then all may be locked
+  for (unsigned refused = 0; purged < most && refused < kRefusedMost;) {
+    HugeBlock* const block = pop_oldest(w);
+    if (block == nullptr) break;
+    if (!all && block->freed_at == age_now.get()) {
+      w.old.push(block);
+      break;
+    }
+    // Uncounted during the purge. A fork waits until the kernel's call has ended; its child has lost the block, and
+    // must not count it.
+    count_waiting(*block, -1);
+    const size_t gone = purge_block(*block, most - purged);
+    purged += gone;
+    refused += gone == 0 ? 1 : 0;
+  }
+  return purged;
 }
 
 }  // namespace
@@ -388,30 +412,6 @@ HugeBlock* huge_move(HugeBlock* block, size_t size, void (*leaves)(void* object)
   huge_free(block);
   return target;
 }
-
-namespace {
-
-// Returns `purged` and what was purged here.
-size_t purge_oldest_of(Waiting& w, bool all, size_t most, size_t purged) {
-  constexpr unsigned kRefusedMost = 64;  // by the kernel: then all may be locked
-  for (unsigned refused = 0; purged < most && refused < kRefusedMost;) {
-    HugeBlock* const block = pop_oldest(w);
-    if (block == nullptr) break;
-    if (!all && block->freed_at == age_now.get()) {
-      w.old.push(block);
-      break;
-    }
-    // Uncounted during the purge. A fork waits until the kernel's call has ended; its child has lost the block, and
-    // must not count it.
-    count_waiting(*block, -1);
-    const size_t gone = purge_block(*block, most - purged);
-    purged += gone;
-    refused += gone == 0 ? 1 : 0;
-  }
-  return purged;
-}
-
-}  // namespace
 
 size_t huge_purge(bool all, size_t most_bytes) {
   size_t purged = 0;

@@ -248,11 +248,8 @@ bool commit(Field& f, unsigned from, unsigned count) {
   constexpr size_t kWordBytes = 64 * kGranuleBytes;
   bool good = true;
   visit_runs(missing, 64, [&](unsigned at, unsigned length, uint64_t mask) {
-    if (!good || !os::commit(f.base + at * kWordBytes, length * kWordBytes)) {
-      good = false;
-      return;
-    }
-    f.committed.fetch_or(mask, order::release);  // [commit] release: who sees the bits may use the granules
+    good = good && os::commit(f.base + at * kWordBytes, length * kWordBytes);
+    if (good) f.committed.fetch_or(mask, order::release);  // [commit] release: who sees the bits may use the granules
   });
   return good;
 }

@@ -21,7 +21,7 @@ static_assert(kClusterGranules % 64 == 0 && kFieldBytesMost / kClusterBytes <= 3
 uint32_t bit_of(unsigned cluster) { return uint32_t{1} << cluster; }
 
 // A process that holds less would notice what a cluster leaves over.
-constexpr int64_t kLiveLeast = 4 * kClusterBytes;
+constexpr int64_t kLiveLeast = 2 * kClusterBytes;
 
 // For an object of so many bytes, which leaves over up to a cluster at either end; and one may be tried.
 bool may_be_huge(int64_t bytes) {

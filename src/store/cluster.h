@@ -47,13 +47,16 @@ inline bool note_growth(Bin& b) {
 
 // Whether a new chunk of a bin that has `full` ones may be part of a huge page. With kMany, as it is at most a quarter
 // more than the bin uses. With kSome, while all bins together have free no more than 1/2^kFreeShift of what is live:
-// they fill theirs one after the other then. Objects of a page and more may have pages that nobody writes; so only
-// where most are taken by realloc, which copies four fifths of them at least. (3,000 strings that grow to 23 KB:
-// 0.58 of the time in 1.08 of the memory; 10,000: 0.49 in 1.08. With every chunk of such a bin whole: 0.45 in 1.1.)
+// they fill theirs one after the other then. Objects of a page and more may have pages that nobody writes: so only the
+// bin's chunks from kMany to kPagedMost, which bounds what that can cost, and those where most objects are taken by
+// realloc, which copies four fifths of them at least. (3,000 strings that grow to 23 KB: 0.58 of the time in 1.08 of
+// the memory; 10,000: 0.49 in 1.08. With every chunk of such a bin whole: 0.45 in 1.1.)
 inline bool comes_whole(BinId bin, unsigned full, bool growing) {
-  constexpr unsigned kMany = 4, kSome = 2, kFreeShift = 3;
-  constexpr int64_t kLiveLeast = int64_t{4} << 20;
-  if ((has_pages_of_its_own(info_of(bin)) && !growing) || options.huge_pages == kHugePagesNever || room_is_tight())
+  constexpr unsigned kMany = 4, kSome = 1, kFreeShift = 3, kPagedMost = 16;
+  constexpr int64_t kLiveLeast = int64_t{2} << 20;
+  const bool paged = has_pages_of_its_own(info_of(bin));
+  if ((paged && !growing && (full < kMany || full >= kPagedMost)) || options.huge_pages == kHugePagesNever ||
+      room_is_tight())
     return false;
   const int64_t dirty = page_counts.dirty.get(), live = page_counts.resident.get() - dirty;
   // Large objects that nobody writes count as live, too.

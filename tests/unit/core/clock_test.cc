@@ -267,6 +267,7 @@ TEST_F(Clock, ACallChecksFewChunks) {
   const int result = in_child([] {
     constexpr size_t kSize = 20 * kKiB;
     constexpr unsigned kChunks = 6 * kStepChunks;
+    options.huge_pages = kHugePagesNever;  // which go as a whole
     std::vector<void*> objects;
     for (unsigned i = 0; i < kChunks * info_of(bin_of(kSize)).objects; ++i) objects.push_back(alloc(kSize));
     for (void* object : objects)  // of twelve of a chunk the second to fourth: 14 whole pages of 61

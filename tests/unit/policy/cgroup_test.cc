@@ -103,6 +103,21 @@ TEST(Cgroup, WhatLiesAboveTheNamespaceIsNotIt) {
   EXPECT_STREQ(found().folder, "/sys/fs/cgroup");
 }
 
+// As after `unshare -C` without a new mount. It had been told to have no limit.
+TEST(Cgroup, WithoutAMountOfItsOwnNothingIsKnown) {
+  const FakeFiles files;
+  files.write("/proc/self/cgroup", "4:memory:/\n0::/\n");
+  files.write("/proc/self/mountinfo",
+              "36 31 0:33 /.. /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+              "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  EXPECT_FALSE(found().known) << "memory is not in version 2";
+  files.write("/proc/self/cgroup", "0::/\n");
+  files.write("/proc/self/mountinfo", "41 31 0:38 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  EXPECT_FALSE(found().known);
+  files.write("/proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/root rw\n");
+  EXPECT_FALSE(found().known);
+}
+
 TEST(Cgroup, NamesOfMountsAreDecoded) {
   const FakeFiles files;
   files.write("/proc/self/cgroup", "0::/a\n");

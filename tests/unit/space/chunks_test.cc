@@ -163,6 +163,7 @@ TEST(Chunks, AFieldLendsToMetadata) {
   if (kSanitized || kEmulated) GTEST_SKIP() << "they need address space of their own";
   const int result = in_child([] {
     constexpr size_t kLarge = 4 * kMiB;
+    options.huge_pages = kHugePagesNever;  // for which whole clusters would be granted
     auto* const large = static_cast<char*>(large_alloc(process_fields, kLarge, 64, false));
     if (large == nullptr) return kFailed;
     memset(large, 1, kLarge);

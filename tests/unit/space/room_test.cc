@@ -1,5 +1,10 @@
 #include "space/room.h"
 
+#include <atomic>
+#include <barrier>
+#include <thread>
+#include <vector>
+
 #include "space/huge.h"
 #include "space/large.h"
 #include "space/metadata.h"
@@ -72,6 +77,42 @@ TEST(Room, HugeObjectsGetNoNewPagesButThoseThatAreThere) {
     ASSERT_NE(moved, nullptr);
     huge_free(moved);
   }
+  huge_purge(true, ~size_t{0});
+}
+
+// Room for one of them, asked for by several threads at once. (Each looked first and counted then: two had room.)
+TEST(Room, HugeObjectsAtOnceGetNoMoreThanThereIs) {
+  const SavedOptions saved;
+  options.dirty_floor = 0;
+  constexpr unsigned kThreads = 4, kTurns = 300;
+  constexpr size_t kBytes = 9 * kMiB;
+  huge_purge(true, ~size_t{0});
+  huge_free(huge_alloc(kBytes, 1));  // what else it needs is there
+  huge_purge(true, ~size_t{0});
+  const NoRoom no_room(kBytes + kMiB);
+  std::atomic<unsigned> got{0}, too_many{0}, turns_with_one{0};
+  std::barrier all(kThreads);
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (unsigned turn = 0; turn < kTurns; ++turn) {
+        all.arrive_and_wait();
+        HugeBlock* const block = huge_alloc(kBytes, 1);
+        if (block != nullptr) got.fetch_add(1);
+        all.arrive_and_wait();
+        if (i == 0) {
+          const unsigned n = got.exchange(0);
+          if (n > 1) too_many.fetch_add(1);
+          if (n == 1) turns_with_one.fetch_add(1);
+        }
+        if (block != nullptr) huge_free(block);
+        huge_purge(true, ~size_t{0});  // so that each turn maps a new one, which takes a while
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(too_many.load(), 0u);
+  EXPECT_GT(turns_with_one.load(), 0u);
   huge_purge(true, ~size_t{0});
 }
 

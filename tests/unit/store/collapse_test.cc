@@ -5,6 +5,7 @@
 #include <chrono>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "config/options.h"
 #include "os/os.h"
@@ -51,6 +52,13 @@ std::vector<void*> take_of(BinId from, size_t n) {
   return objects;
 }
 std::vector<void*> take(size_t n) { return take_of(bin, n); }
+// In chunks of small pages, also where a new one would come as part of a huge page.
+std::vector<void*> take_small(size_t n) {
+  const auto saved = std::exchange(options.huge_pages, kHugePagesNever);
+  const auto objects = take(n);
+  options.huge_pages = saved;
+  return objects;
+}
 void give(const std::vector<void*>& objects) { give_many(bin, objects); }
 
 Backing backing_of(void* object) { return place_of(object).descriptor->backing(); }
@@ -95,7 +103,7 @@ bool can_collapse() {
 
 TEST(Collapse, AHeapsFirstClustersWhenTheyAreFull) {
   EXPECT_IN_CHILD([] {
-    const auto objects = take(2 * of_cluster);
+    const auto objects = take_small(2 * of_cluster);
     char* const cluster = cluster_of(objects.front());
     ASSERT_EQ(huge_bytes(cluster), 0u) << "the first ones come as small pages";
     const PageDelta delta;
@@ -281,15 +289,15 @@ TEST(Collapse, WhatHasStayedDenseFromOnePollToTheNext) {
 // What was there before a fork may be shared with the child, or the parent.
 TEST(Collapse, OnlyWhatWasOpenedSinceTheLastFork) {
   EXPECT_IN_CHILD([] {
-    const auto objects = take(of_cluster);
+    const auto objects = take_small(of_cluster);
     collapse_note_fork();
-    const auto more = take(of_cluster);
+    const auto more = take_small(of_cluster);
     EXPECT_EQ(collapse_all(), 1u);
     EXPECT_EQ(backing_of(objects.front()), Backing::kSmall);
     EXPECT_EQ(backing_of(more.front()), Backing::kHuge);
-    const auto half = take(of_cluster / 2);
+    const auto half = take_small(of_cluster / 2);
     collapse_note_fork();
-    take(of_cluster / 2);
+    take_small(of_cluster / 2);
     EXPECT_EQ(collapse_all(), 0u) << "half of it was there before";
     EXPECT_EQ(backing_of(half.front()), Backing::kSmall);
   });
@@ -298,9 +306,9 @@ TEST(Collapse, OnlyWhatWasOpenedSinceTheLastFork) {
 TEST(Collapse, HoweverManyForksThereWere) {
   for (const unsigned forks : {31u, 32u, 100u, 1000u}) {
     EXPECT_IN_CHILD([forks] {
-      const auto before = take(of_cluster);
+      const auto before = take_small(of_cluster);
       for (unsigned i = 0; i <= forks; ++i) collapse_note_fork();
-      const auto after = take(of_cluster);
+      const auto after = take_small(of_cluster);
       EXPECT_EQ(collapse_all(), forks % 32 == 31 ? 2u : 1u);  // the count is one modulo 32
       EXPECT_EQ(backing_of(before.front()), forks % 32 == 31 ? Backing::kHuge : Backing::kSmall);
       EXPECT_EQ(backing_of(after.front()), Backing::kHuge);
