@@ -210,6 +210,7 @@ TEST_F(HugeAdvice, NothingBeyondAnObjectWhereALimitIsSet) {
 // Nor where the system's setting is `always`: what has no advice of its own could become huge. (256 objects a little
 // above 8 MiB, and fewer that had grown, had up to 2 MiB each that was not counted.)
 TEST_F(HugeAdvice, OnlyWholeClustersOfAnObjectWhereALimitIsSet) {
+  if (kEmulated) GTEST_SKIP() << "an emulator takes no advice";
   options.dirty_floor = 1024;
   const bool kernel_has_them = os::huge_pages_come();
   memory_room.counted.set(true);
