@@ -104,7 +104,7 @@ void note_limit(MemoryCgroup& found, Path& folder, Piece name) {
   if (limit > 0 && (found.limit == 0 || limit < found.limit)) found.limit = limit;
 }
 
-// The first two of version 2, which the other one does not have.
+// The first two are files of version 2, the third is one of version 1; no folder has both.
 constexpr Piece kLimits[] = {{"/memory.max", 11}, {"/memory.high", 12}, {"/memory.limit_in_bytes", 22}};
 
 // From the process's folder up to where the hierarchy is mounted.
@@ -142,7 +142,8 @@ bool note_mount(void* context, const char* text, size_t length) {
     return true;
   }
   MemoryCgroup& found = *search.found;
-  if (v2 != search.has[0]) found.known = true;  // it is mounted where memory is limited
+  // A hybrid system limits memory in version 1, so a mount of version 2 says nothing there.
+  if (v2 != search.has[0]) found.known = true;
   if (v2 && found.folder[0] == '\0') __builtin_memcpy(found.folder, path.text, path.length + 1);
   walk(found, path, mount_length);
   return true;

@@ -51,8 +51,7 @@ bool enter(HugeBlock& block, unsigned start_code, unsigned inside_code, os::Page
 }
 
 // Whether what is beyond the object may be resident up to a cluster's end: not where a limit is set, which counts
-// objects to the page, so nor may the system's setting make it so. (Containers with limit_hard:cgroup, full of objects
-// of 9 MiB, were killed.)
+// objects to the page. (A container of 88 MiB with limit_hard:cgroup, full of objects of 9 MiB, was killed.)
 bool whole_clusters(const HugeBlock& block) { return block.advised && !room_is_counted(); }
 
 // Makes the first `bytes`, whole pages, usable. False if the kernel refuses.
@@ -221,7 +220,7 @@ HugeBlock* new_block(size_t size, size_t alignment) {
   const unsigned order = log2_ceil(clusters_of(size));
   // A power of two leaves room to grow in place; where address space is short, what is needed must do.
   size_t bytes = kClusterBytes << order;
-  const bool refused = options.huge_pages == kHugePagesNever || room_is_counted();
+  const bool refused = options.huge_pages == kHugePagesNever || room_is_counted();  // as whole_clusters
   const auto pages = refused ? os::HugePages::kRefused : os::HugePages::kBySystem;
   void* base = reserve_apart(bytes, alignment, entered_of(bytes), pages);
   if (base == nullptr) {
@@ -284,8 +283,7 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   if (order >= kHugeOrders) return nullptr;
   HugeBlock* block = alignment <= kClusterBytes ? get_waiting(order, bytes) : nullptr;
   const size_t more = bytes > replaced ? bytes - replaced : 0;
-  page_counts.huge_live.add(more);  // before the look, so that no two requests get the same room
-  const bool room = has_room_for_large(0);
+  const bool room = take_room_for_huge(more);
   if (block != nullptr && room_is_counted()) withdraw(*block);  // it may serve less than it had huge pages for
   if (block != nullptr && !(room && commit(*block, bytes))) {
     put_waiting(*block);
@@ -295,10 +293,8 @@ HugeBlock* alloc(size_t size, size_t alignment, size_t replaced) {
   if (room && block == nullptr) block = new_block(bytes, align);
   // Address space may be limited: what waits is worth less than a new object.
   if (room && block == nullptr && huge_purge(true, ~size_t{0}) != 0) block = new_block(bytes, align);
-  if (block == nullptr) {
-    page_counts.huge_live.sub(more);
-    return nullptr;
-  }
+  if (block == nullptr && room) page_counts.huge_live.sub(more);
+  if (block == nullptr) return nullptr;
   trim(*block, bytes, whole_clusters(*block));
   count_huge_refilled(block->usable_bytes, bytes, block->touched_bytes);
   block->usable_bytes = more;  // counted above
@@ -337,9 +333,8 @@ HugeBlock* huge_alloc(size_t size, size_t alignment) { return alloc(size, alignm
 
 // Buffers of 5 to 25 MiB in turns, four live, take 35 ms in place of 195, a burst beside an array that
 // doubles to 64 MiB 0.72 of its time.
-// Rejected: for all huge objects, as arrays of zeroes are sparse more often; and for those whose predecessors were
-// written, by looks at some pages of each object that is freed: programs of sparse and dense objects by turns misled
-// it, and a free that touches pages waits for a userfaultfd.
+// Rejected: for arrays of zeroes too, which are sparse more often; and by looks at pages of objects that are freed: a
+// free that touches pages waits for a userfaultfd.
 void huge_foresee(HugeBlock* block, bool zeroed) {
   const size_t touched = block->touched_bytes, had = block->foreseen;
   const bool may = !zeroed && block->usable_bytes > kLargeMost && may_be_huge();
@@ -368,9 +363,14 @@ bool huge_free(HugeBlock* block) {
 bool huge_resize(HugeBlock* block, size_t size) {
   if (size > block->reserved_bytes) return false;  // whole pages; before rounding, which may wrap
   const size_t bytes = round_up(size, os::page_bytes());
-  if (bytes > block->usable_bytes && !has_room_for_large(bytes - block->usable_bytes)) return false;
-  if (!commit(*block, bytes)) return false;
+  const size_t had = block->usable_bytes, more = bytes > had ? bytes - had : 0;
+  if (more != 0 && !take_room_for_huge(more)) return false;
+  if (!commit(*block, bytes)) {
+    page_counts.huge_live.sub(more);
+    return false;
+  }
   touch(*block);
+  block->usable_bytes = had + more;  // counted above
   set_usable(*block, bytes);
   trim(*block, bytes, false);
   const size_t most = most_resident(*block);

@@ -33,6 +33,9 @@ inline bool has_room_for_large(size_t bytes) {
   const int64_t most = memory_room.most_large.get();
   return most == MemoryRoom::kUnlimited || has_room_slow(bytes, most);
 }
+// The same for a huge object. So many bytes count as live from then on, and the caller makes them so or takes them off:
+// else two requests at once would get the same room.
+bool take_room_for_huge(size_t bytes);
 inline bool room_is_limited() { return memory_room.most_small.get() != MemoryRoom::kUnlimited; }
 inline bool room_is_counted() { return memory_room.counted.get(); }
 inline bool room_is_tight() { return memory_room.tight.get(); }

@@ -350,8 +350,7 @@ folio_stats statistics() {
   return stats;
 }
 
-// Then: what one round used serves the next one, though many mallocs are refused, also of other sizes; and that costs
-// nothing for good.
+// Then: what one round used serves the next one, though many mallocs of many sizes are refused; nothing is lost by it.
 int mapping_turns(size_t) {
   const AllMappings all;
   size_t first = 0, metadata = 0;
@@ -371,8 +370,7 @@ int mapping_turns(size_t) {
   return 0;
 }
 
-// Then a malloc that wants address space has chunks unmapped, in the middle of mappings: the kernel refuses that, and
-// they serve afterwards.
+// Then a malloc that wants address space has chunks unmapped amid mappings: those that the kernel refuses serve again.
 int mapping_holes(size_t) {
   constexpr size_t kSize = 16384;
   List holes;
@@ -394,9 +392,11 @@ int mapping_holes(size_t) {
   require(!kept.add(200 * kMiB), "no room for a huge one");
   all.release();
   kept.release();
+  const size_t space = address_space_bytes() + statistics().reserved;  // one more region, as large as all others
   List again;
   for (size_t i = 0; i < 15000; i++) require(again.add(kSize), "again");
   require(statistics().chunks <= chunks + 8, "in the same chunks", statistics().chunks);
+  require(address_space_bytes() <= space + 20 * kMiB, "in the same address space", address_space_bytes() - space);
   again.release();
   return 0;
 }

@@ -20,7 +20,7 @@ FUNCTION_LINES = 60
 COLUMNS = 120
 # Without comments and blank lines, in the order of the layers.
 FOLDER_LINES = {
-    "base": 290, "arch": 210, "config": 470, "os": 1051, "sync": 120, "space": 2948, "policy": 635, "store": 2367,
+    "base": 290, "arch": 210, "config": 470, "os": 1051, "sync": 120, "space": 2958, "policy": 635, "store": 2367,
     "cache": 2056, "insight": 1320, "core": 1431, "diag": 403, "api": 701,
 }  # fmt: skip
 UNDONE = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\([a-z])")

@@ -116,4 +116,45 @@ TEST(Room, HugeObjectsAtOnceGetNoMoreThanThereIs) {
   huge_purge(true, ~size_t{0});
 }
 
+TEST(Room, ARequestThatCannotBeMetTakesNoneFromOthers) {
+  const NoRoom no_room(4 * kMiB);
+  constexpr unsigned kRequests = 200000;
+  std::atomic<unsigned> asked{0};
+  std::thread greedy([&] {
+    for (; asked.load() < kRequests; asked.fetch_add(1)) EXPECT_EQ(huge_alloc(size_t{1} << 45, 1), nullptr);
+  });
+  unsigned refused = 0;
+  while (asked.load() < kRequests) refused += has_room(kMiB) ? 0 : 1;
+  greedy.join();
+  EXPECT_EQ(refused, 0u);
+}
+
+// Of objects that grow in place, too.
+TEST(Room, HugeObjectsThatGrowAtOnceGetNoMoreThanThereIs) {
+  constexpr unsigned kThreads = 4, kTurns = 300;
+  const SavedOptions saved;
+  options.dirty_floor = 0;
+  std::vector<HugeBlock*> blocks;
+  for (unsigned i = 0; i < kThreads; ++i) blocks.push_back(huge_alloc(9 * kMiB, 1));
+  std::atomic<unsigned> grown{0}, too_many{0};
+  std::barrier all(kThreads);
+  const NoRoom no_room(3 * kMiB);
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (unsigned turn = 0; turn < kTurns; ++turn) {
+        all.arrive_and_wait();
+        if (huge_resize(blocks[i], 11 * kMiB)) grown.fetch_add(1);
+        all.arrive_and_wait();
+        if (i == 0 && grown.exchange(0) > 1) too_many.fetch_add(1);
+        EXPECT_TRUE(huge_resize(blocks[i], 9 * kMiB));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(too_many.load(), 0u);
+  for (HugeBlock* block : blocks) huge_free(block);
+  huge_purge(true, ~size_t{0});
+}
+
 }  // namespace
